@@ -1,0 +1,216 @@
+"""The contract that every buffer of the package keeps, and what it delivers.
+
+Exceptions, as a tree:
+
+  ValueError
+  +-- EmptyBufferError          nothing, or too little, is there to draw
+      +-- WaitTimeoutError      a served buffer waited for it for as long as it was allowed to
+
+Both are `tf.errors.InvalidArgumentError` too, which is what a `tf.function` raises.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import tensorflow as tf
+
+from .spec import Nest
+from .stats import BufferStats
+from .windows import Window
+
+Items = Any
+Ids = Any
+_BufferT = TypeVar("_BufferT", bound="ReplayBuffer")
+
+
+class EmptyBufferError(ValueError, tf.errors.InvalidArgumentError):
+    """Nothing can be drawn: the buffer is empty, too small, or holds no window of that length.
+
+    >>> issubclass(EmptyBufferError, ValueError)
+    True
+    """
+
+    def __init__(self, message: str) -> None:
+        tf.errors.InvalidArgumentError.__init__(self, None, None, message)
+
+
+class WaitTimeoutError(EmptyBufferError):
+    """A served buffer waited, told what for, and its timeout ran out.
+
+    >>> issubclass(WaitTimeoutError, EmptyBufferError)
+    True
+    """
+
+
+class BufferInfo(NamedTuple):
+    """What comes beside the items of a sample. `B` is the batch, `T` the window.
+
+    Without `sample_batch_size` the `B` axis is absent.
+
+    Attributes:
+      ids: int64 `[B, T]`, or `[B]` without `num_steps`; unique for each stored frame for
+        ever. -1 where a frame has none (a Reverb table that another program writes).
+      probabilities: float32 `[B]`, the chance of this draw among the eligible starts.
+      keys: int64 `[B]`, what `update_priorities` takes.
+      weights: float32 `[B]`, importance weights; ones where draws are uniform.
+      mask: bool, the shape of `ids`, False on padding.
+
+    >>> BufferInfo(ids=[7], probabilities=[0.5], keys=[7], weights=[1.0], mask=[True]).key
+    [7]
+    """
+
+    ids: Any
+    probabilities: Any
+    keys: Any
+    weights: Any
+    mask: Any
+
+    @property
+    def key(self) -> Any:
+        """`keys`, under Reverb's name."""
+        return self.keys
+
+    @property
+    def probability(self) -> Any:
+        """`probabilities`, under Reverb's name."""
+        return self.probabilities
+
+
+class ReplayBuffer(abc.ABC):
+    """Stores experience and feeds it to training; the same members on every backend.
+
+    A *frame* (or step) is one entry that matches `data_spec`. A *stream* is one
+    environment's frames in order; `batch_size` `B` streams are written side by side. A
+    *window* is `T` consecutive frames of one stream.
+    """
+
+    @property
+    @abc.abstractmethod
+    def data_spec(self) -> Nest:
+        """The nest of `tf.TensorSpec` that the constructor was given."""
+
+    @property
+    @abc.abstractmethod
+    def batch_size(self) -> int:
+        """`B`, the number of streams that `add_batch` writes side by side."""
+
+    @property
+    @abc.abstractmethod
+    def capacity(self) -> int:
+        """How much the buffer holds when full, in `capacity_unit`."""
+
+    @property
+    @abc.abstractmethod
+    def capacity_unit(self) -> Literal["frames", "episodes", "items"]:
+        """What `capacity` counts."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """Frames held now, as `num_frames`, as a plain int."""
+
+    @abc.abstractmethod
+    def num_frames(self) -> tf.Tensor:
+        """Frames held now, int64 `[]`: a tensor, so that inside a `tf.function` it stays live."""
+
+    @abc.abstractmethod
+    def add_batch(self, items: Items, *, end_of_episode: Any = None, priorities: Any = None) -> Ids:
+        """Stores one frame of each stream, leaves `[B, ...]`; returns their ids, int64 `[B]`."""
+
+    @abc.abstractmethod
+    def add_sequence(self, items: Items, *, end_of_episode: Any = None, priorities: Any = None) -> Ids:
+        """Stores `T` frames of each stream, leaves `[B, T, ...]`; returns ids, int64 `[B, T]`."""
+
+    @abc.abstractmethod
+    def end_stream(self, b: int | None = None) -> None:
+        """Stream `b` (None: all of them) stops here: no window goes past its newest frame."""
+
+    @abc.abstractmethod
+    def as_dataset(
+        self,
+        sample_batch_size: int | None = None,
+        num_steps: int | None = None,
+        num_parallel_calls: int | None = None,
+        sequence_preprocess_fn: Callable[[Any], Any] | None = None,
+        single_deterministic_pass: bool = False,
+        *,
+        window: Window | None = None,
+        epochs: int | None = None,
+    ) -> tf.data.Dataset:
+        """A dataset of `(items, BufferInfo)`, leaves `[B, T, ...]`."""
+
+    @abc.abstractmethod
+    def sample(
+        self,
+        sample_batch_size: int | None = None,
+        num_steps: int | None = None,
+        *,
+        window: Window | None = None,
+    ) -> tuple[Items, BufferInfo]:
+        """One `(items, BufferInfo)` at once, as eager tensors `[B, T, ...]`."""
+
+    @abc.abstractmethod
+    def get_next(
+        self,
+        sample_batch_size: int | None = None,
+        num_steps: int | None = None,
+        time_stacked: bool = True,
+    ) -> tuple[Items, BufferInfo]:
+        """TF-Agents' name for `sample`; not `time_stacked` gives a tuple of `T` nests `[B, ...]`."""
+
+    @abc.abstractmethod
+    def get(self, ids: Ids, num_steps: int | None = None) -> Items:
+        """The frames with these ids, or the windows that start at them."""
+
+    @abc.abstractmethod
+    def update_priorities(self, keys: Any, priorities: Any = None, *, td_errors: Any = None) -> Any:
+        """Sets raw priorities, or `abs(td_errors) + eps`; returns how many keys were gone."""
+
+    @abc.abstractmethod
+    def gather_all(self) -> Items:
+        """Every frame held, oldest first, leaves `[B, T, ...]`."""
+
+    @abc.abstractmethod
+    def clear(self) -> None:
+        """Empties the buffer and its counters."""
+
+    @abc.abstractmethod
+    def stats(self) -> BufferStats:
+        """Counts, shares and bytes as of now."""
+
+    @abc.abstractmethod
+    def flush(self) -> None:
+        """Returns when all that was added can be read."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Flushes, then frees memory, servers and writers. The buffer cannot be used afterwards."""
+
+    def __enter__(self: _BufferT) -> _BufferT:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def check_count(name: str, value: Any, *, optional: bool = False) -> None:
+    """Refuses a count that is no whole number of at least 1.
+
+    Raises:
+      TypeError: `value` is no int (a bool is none either).
+      ValueError: `value` is below 1.
+    """
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an int{' or None' if optional else ''}, got {value!r}.")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value!r}.")

@@ -1,0 +1,130 @@
+"""Where episodes begin and end, as the data tells it.
+
+A TF-Agents `Trajectory` (any namedtuple with `step_type`) ends where `step_type` is LAST, a
+dict with `is_last` where that is true; other specs take `end_of_episode_fn` or the
+`end_of_episode` argument of `add_batch`. Where `step_type` is FIRST or `is_first` is true, an
+episode begins, whether or not the one before was ended: a reset without a flag joins nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from .spec import DataSpec, Nest
+
+_STEP_TYPE_FIRST, _STEP_TYPE_LAST = 0, 2
+
+FinalFrame = Literal["auto", "observation", "ordinary"]
+
+
+class EpisodeMarks(NamedTuple):
+    """Bool arrays `[B]` or `[B, T]`; None stands for all False.
+
+    Attributes:
+      begins: the frame is the first of its episode.
+      ends: the frame is the last of its episode.
+      final: the frame ends its episode and is only a final observation.
+    """
+
+    begins: np.ndarray | None
+    ends: np.ndarray | None
+    final: np.ndarray | None
+
+
+class EpisodeRule:
+    """Tells beginnings and ends of episodes from items that match a spec.
+
+    Args:
+      spec: the spec that the items match.
+      end_of_episode_fn: `items -> bool [B]` (in `add_sequence` `[B, T]`), for specs that
+        carry no end themselves; called with the caller's nest of NumPy arrays.
+      final_frame: whether the frame that ends an episode is only a final observation, which
+        starts no window. `'auto'`: it is where the spec itself tells the end (`step_type`,
+        `is_last`), and is not where the function or the argument does.
+
+    Raises:
+      TypeError: `end_of_episode_fn` cannot be called.
+      ValueError: `final_frame` is none of the three.
+    """
+
+    def __init__(
+        self,
+        spec: DataSpec,
+        end_of_episode_fn: Callable[[Nest], Any] | None = None,
+        final_frame: FinalFrame = "auto",
+    ) -> None:
+        if end_of_episode_fn is not None and not callable(end_of_episode_fn):
+            raise TypeError(f"end_of_episode_fn must be a function items -> bool [B], got {end_of_episode_fn!r}.")
+        if final_frame not in ("auto", "observation", "ordinary"):
+            raise ValueError(f"final_frame must be 'auto', 'observation' or 'ordinary', got {final_frame!r}.")
+        self._spec = spec
+        self._function = end_of_episode_fn
+        self._final_by_spec = final_frame in ("auto", "observation")
+        self._final_by_caller = final_frame == "observation"
+        self._step_type = self._scalar_field("step_type") if hasattr(spec.nest, "_fields") else None
+        is_mapping = isinstance(spec.nest, Mapping)
+        self._is_last = self._scalar_field("is_last") if is_mapping else None
+        self._is_first = self._scalar_field("is_first") if is_mapping else None
+
+    @property
+    def told_by_spec(self) -> bool:
+        """Whether the items themselves say where an episode ends."""
+        return self._step_type is not None or self._is_last is not None
+
+    @property
+    def has_final_observations(self) -> bool:
+        """Whether an episode's last frame may be only a final observation."""
+        return (self.told_by_spec and self._final_by_spec) or self._final_by_caller
+
+    def marks(self, leaves: Sequence[np.ndarray], end_of_episode: Any = None) -> EpisodeMarks:
+        """Marks for checked leaves `[B, ...]` or `[B, T, ...]`, in the order of the spec's fields.
+
+        Raises:
+          ValueError: `end_of_episode`, or what `end_of_episode_fn` returned, is not bool `[B]` (`[B, T]`).
+        """
+        begins = told = None
+        if self._step_type is not None:
+            step_type = leaves[self._step_type]
+            begins, told = step_type == _STEP_TYPE_FIRST, step_type == _STEP_TYPE_LAST
+        if self._is_last is not None:
+            told = leaves[self._is_last].astype(bool, copy=False)
+        if self._is_first is not None:
+            begins = leaves[self._is_first].astype(bool, copy=False)
+        if self._function is None and end_of_episode is None:
+            return EpisodeMarks(begins, told, told if self._final_by_spec else None)
+        return self._with_callers_ends(leaves, begins, told, end_of_episode)
+
+    def _with_callers_ends(
+        self, leaves: Sequence[np.ndarray], begins: np.ndarray | None, told: np.ndarray | None, end_of_episode: Any
+    ) -> EpisodeMarks:
+        # Every leaf starts with the same outer axes: what is left of the field's own shape.
+        outer = leaves[0].shape[: leaves[0].ndim - len(self._spec.fields[0].shape)]
+        ends = np.zeros(outer, bool)
+        if self._function is not None:
+            ends |= _as_flags("end_of_episode_fn's result", self._function(self._spec.pack(leaves)), outer)
+        if end_of_episode is not None:
+            ends |= _as_flags("end_of_episode", end_of_episode, outer)
+        final = ends if self._final_by_caller else np.zeros(outer, bool)
+        if told is not None:
+            ends = ends | told
+            if self._final_by_spec:
+                final = final | told
+        return EpisodeMarks(begins, ends, final)
+
+    def _scalar_field(self, name: str) -> int | None:
+        """Index of the field of that name when it is one scalar a frame, else None."""
+        for index, field in enumerate(self._spec.fields):
+            if field.path == name and field.shape == () and (field.dtype.is_integer or field.dtype == tf.bool):
+                return index
+        return None
+
+
+def _as_flags(name: str, value: Any, outer: tuple[int, ...]) -> np.ndarray:
+    flags = np.asarray(value.numpy() if isinstance(value, tf.Tensor) else value)
+    if flags.dtype != bool or flags.shape != outer:
+        raise ValueError(f"{name}: expected {list(outer)} bool, got {list(flags.shape)} {flags.dtype}.")
+    return flags

@@ -1,0 +1,42 @@
+"""What a buffer tells about itself: counts, shares and bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class BufferStats:
+    """A snapshot of a buffer's counters. None stands where a backend does not tell.
+
+    Attributes:
+      frames: frames held now (served: that the items held stand for).
+      capacity: the constructor's number.
+      capacity_unit: what `capacity` counts: `'frames'`, `'episodes'` or `'items'`.
+      fill_share: held / capacity, in the capacity's unit, 0 to 1.
+      added: frames ever added since construction or `clear`.
+      sampled: frames or windows ever delivered (one for each row of a batch).
+      evicted: frames that newer ones have overwritten.
+      evicted_unsampled: of these, frames that were never delivered.
+      bytes_held: bytes of memory that the held frames take, without the unfilled rest.
+      bytes_capacity: bytes that the full capacity takes.
+      episodes: episodes with at least one frame held, unfinished ones included.
+      skipped: windows that an ordered pass left out because they were overwritten meanwhile.
+      replay_ratio: sampled / added; None while nothing was added.
+      host: name of the machine that holds the data.
+    """
+
+    frames: int
+    capacity: int
+    capacity_unit: str
+    fill_share: float
+    added: int | None
+    sampled: int | None
+    evicted: int | None
+    evicted_unsampled: int | None
+    bytes_held: int | None
+    bytes_capacity: int | None
+    episodes: int | None
+    skipped: int
+    replay_ratio: float | None
+    host: str
