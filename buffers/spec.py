@@ -163,12 +163,7 @@ class ItemChecker:
           ValueError: the structure differs; the message names missing and extra fields.
           ValueError: a dtype, shape or value does not fit; the message names the field.
         """
-        leaves = self._spec.flatten(items)
-        for index, (dtype, shape) in enumerate(self._expected):
-            leaf = leaves[index]
-            if type(leaf) is not np.ndarray or leaf.dtype != dtype or leaf.shape != shape:
-                leaves[index] = self._convert(leaf, index, (self._batch_size,))
-        return leaves
+        return self.check_leaves(self._spec.flatten(items))
 
     def sequence(self, items: Nest) -> tuple[list[np.ndarray], int]:
         """Leaves `[B, T, ...]` and `T`, which the first field gives.
@@ -176,7 +171,18 @@ class ItemChecker:
         Raises:
           ValueError: as `batch`, and where fields disagree about `T`.
         """
-        leaves = self._spec.flatten(items)
+        return self.check_sequence_leaves(self._spec.flatten(items))
+
+    def check_leaves(self, leaves: list[Any]) -> list[np.ndarray]:
+        """`batch` for leaves that are flat already; fills the list that it is given."""
+        for index, (dtype, shape) in enumerate(self._expected):
+            leaf = leaves[index]
+            if type(leaf) is not np.ndarray or leaf.dtype != dtype or leaf.shape != shape:
+                leaves[index] = self._convert(leaf, index, (self._batch_size,))
+        return leaves
+
+    def check_sequence_leaves(self, leaves: list[Any]) -> tuple[list[np.ndarray], int]:
+        """`sequence` for leaves that are flat already; fills the list that it is given."""
         num_steps: int | None = None
         for index, leaf in enumerate(leaves):
             outer = (self._batch_size, num_steps)

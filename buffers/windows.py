@@ -68,3 +68,70 @@ def resolve_window(num_steps: int | None, window: Window | None) -> Window | Non
     if num_steps < 1:
         raise ValueError(f"num_steps must be at least 1, got {num_steps}.")
     return Window(int(num_steps))
+
+
+def ends_window(words: np.ndarray, window: Window) -> np.ndarray:
+    """Whether a window ends at frames with these step words; bool, the shape of `words`.
+
+    It takes for granted that the window's frames are all still held.
+
+    >>> episode = np.array([0, 2, 4, 7])  # three steps, then a final observation
+    >>> ends_window(episode, Window(2)).tolist()
+    [False, True, True, True]
+    >>> ends_window(episode, Window(1)).tolist()
+    [True, True, True, False]
+    """
+    if window.boundaries == "ignore":
+        return np.ones(words.shape, bool)
+    if window.num_steps == 1:
+        return np.asarray(words & 1 == 0)
+    return np.asarray(words >= 2 * (window.num_steps - 1))
+
+
+def episode_bounds(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For each frame of one stream `[n]`, oldest first, where its episode starts and stops, int64 `[n]`.
+
+    The oldest episode may have lost its beginning: it starts at 0 all the same.
+
+    >>> episode_bounds(np.array([6, 9, 0, 2]))
+    (array([0, 0, 2, 2]), array([2, 2, 4, 4]))
+    """
+    index = np.arange(len(words))
+    begins = words >> 1 == 0
+    starts = np.maximum.accumulate(np.where(begins, index, 0))
+    firsts = np.flatnonzero(begins | (index == 0))
+    stops = np.append(firsts[1:], len(words))
+    return starts, np.repeat(stops, stops - firsts)
+
+
+def window_lengths(words: np.ndarray) -> np.ndarray:
+    """Frames of each episode of one stream, oldest first: the longest window in each.
+
+    >>> window_lengths(np.array([6, 9, 0, 2, 4])).tolist()
+    [2, 3]
+    """
+    firsts = np.flatnonzero((words >> 1 == 0) | (np.arange(len(words)) == 0))
+    return np.diff(np.append(firsts, len(words)))
+
+
+def ordered_starts(words: np.ndarray, window: Window, shift: int, *, keep_short: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Starts and lengths of the windows of an ordered pass over one stream, int64 `[m]` each.
+
+    In each episode windows start at every `shift`-th of its frames that are held. Those that
+    the episode's end cuts short are kept when `keep_short`; a final observation alone is none.
+
+    >>> starts, lengths = ordered_starts(np.array([0, 2, 4, 7, 0, 2]), Window(2), 2, keep_short=True)
+    >>> starts.tolist(), lengths.tolist()
+    ([0, 2, 4], [2, 2, 2])
+    """
+    index = np.arange(len(words))
+    if window.boundaries == "ignore":
+        starts, stops, alone = np.zeros_like(index), np.full_like(index, len(words)), np.zeros(len(words), bool)
+    else:
+        starts, stops = episode_bounds(words)
+        alone = words & 1 == 1
+    lengths = np.minimum(stops - index, window.num_steps)
+    chosen = ((index - starts) % shift == 0) & ~alone
+    if not keep_short:
+        chosen &= lengths == window.num_steps
+    return index[chosen], lengths[chosen]

@@ -1,0 +1,37 @@
+"""Checks of priorities, the same on every backend. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def check_priorities(priorities: Any, td_errors: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Raw priorities, or absolute TD errors, as float64 of this shape.
+
+    Raises:
+      ValueError: not exactly one of the two is given.
+      ValueError: the shape differs.
+      ValueError: a value is not finite, or a priority is negative; the message names the position.
+
+    >>> check_priorities([1, 2.5], None, (2,))
+    array([1. , 2.5])
+    >>> check_priorities([1.0, -1.0], None, (2,))
+    Traceback (most recent call last):
+    ...
+    ValueError: priorities[1] is -1.0: a priority must be finite and at least 0.
+    """
+    if (priorities is None) == (td_errors is None):
+        raise ValueError("give priorities or td_errors, exactly one of them.")
+    name = "td_errors" if priorities is None else "priorities"
+    values = np.asarray(td_errors if priorities is None else priorities, np.float64)
+    if values.shape != tuple(shape):
+        raise ValueError(f"{name}: expected shape {list(shape)}, got {list(values.shape)}.")
+    wrong = ~np.isfinite(values) | ((values < 0) & (name == "priorities"))
+    if wrong.any():
+        position = tuple(int(index[0]) for index in np.nonzero(wrong))
+        place = ", ".join(map(str, position))
+        limit = "finite and at least 0" if name == "priorities" else "finite"
+        raise ValueError(f"{name}[{place}] is {values[position]}: a {name[:-3] + 'y' if name == 'priorities' else 'TD error'} must be {limit}.")
+    return np.abs(values)

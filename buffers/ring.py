@@ -1,0 +1,222 @@
+"""Ids, cursors and step words of a ring of frames: what is held, and which frames start a window.
+
+The frame of stream `b` at time `t` has the id `t * B + b`, for ever, and lies in row
+`id % capacity`; its successor in the stream has the id `id + B`. Frames held are the ids
+from `tail` to `published`.
+
+Three cursors bound what a reader may trust while a writer writes, without a lock:
+
+  reserved   raised before the rows are written
+  published  raised after they are written
+  floor      where `clear` emptied the ring
+
+A reader draws among the ids below `published`, gathers, and then reads `reserved`: what it
+gathered for an id below `reserved - capacity` may have been overwritten meanwhile, and is
+drawn again. Frames are evicted oldest first, so one comparison tells (test:
+`tests/buffers/test_torn_reads.py`, which finds torn rows without it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from . import memory, storage
+from .episode_ends import EpisodeMarks
+from .windows import Window, ends_window, window_lengths
+
+RESERVED, PUBLISHED, FLOOR = 0, 1, 2
+
+
+class EligibleCount:
+    """How many windows of one kind the ring holds, kept current by the writer.
+
+    Attributes:
+      window: the kind of window.
+      memory: int64 `[1]`, which graphs read through `tensor`.
+    """
+
+    def __init__(self, window: Window) -> None:
+        self.window = window
+        self.memory = memory.allocate((1,), np.int64)
+        self.tensor = storage.share(self.memory)
+
+    @property
+    def value(self) -> int:
+        """The count as of now."""
+        return int(self.memory[0])
+
+
+class FrameRing:
+    """Bookkeeping of `capacity` rows that `batch_size` streams fill side by side.
+
+    The caller serialises `reserve`, `publish`, `end_stream`, `clear` and `count_eligible`;
+    everything else may be read at any time.
+
+    Args:
+      batch_size: `B`, the number of streams.
+      capacity: rows, a multiple of `B`.
+    """
+
+    def __init__(self, batch_size: int, capacity: int) -> None:
+        self.batch_size = batch_size
+        self.capacity = capacity
+        self.words = memory.allocate((capacity,), np.int64)
+        self.words_tensor = storage.share(self.words)
+        self.cursors = memory.allocate((3,), np.int64)
+        self.cursors_tensor = storage.share(self.cursors)
+        # Python's own copies of the cursors: reading them costs a reader and the writer less.
+        self.reserved = 0
+        self.published = 0
+        self.floor = 0
+        # For each stream, how many frames of its open episode were written: the next frame's k.
+        self._open_steps = np.zeros(batch_size, np.int64)
+        self._counts: dict[Window, EligibleCount] = {}
+
+    @property
+    def tail(self) -> int:
+        """The oldest id held."""
+        return max(self.floor, self.published - self.capacity)
+
+    @property
+    def num_frames(self) -> int:
+        """Frames held."""
+        return self.published - self.tail
+
+    def next_words(self, marks: EpisodeMarks, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
+        """Step words `[B, T]` of the coming frames, and what `_open_steps` becomes after them."""
+        shape = (self.batch_size, num_steps)
+        time = np.arange(num_steps)
+        began = np.zeros(shape, bool) if marks.begins is None else marks.begins.reshape(shape).copy()
+        ends = None if marks.ends is None else marks.ends.reshape(shape)
+        if ends is not None:
+            began[:, 1:] |= ends[:, :-1]
+        # Time of each frame's episode start; negative where it began before this call.
+        start = np.maximum.accumulate(np.where(began, time, -self._open_steps[:, None]), axis=1)
+        steps = time - start
+        open_steps = steps[:, -1] + 1
+        if ends is not None:
+            open_steps = np.where(ends[:, -1], 0, open_steps)
+        words = 2 * steps
+        if marks.final is not None:
+            words += marks.final.reshape(shape)
+        return words, open_steps
+
+    def next_step_words(self, marks: EpisodeMarks) -> tuple[np.ndarray, np.ndarray]:
+        """`next_words` for one step: words `[B]`."""
+        steps = self._open_steps
+        if marks.begins is not None:
+            steps = np.where(marks.begins, 0, steps)
+        words = 2 * steps
+        open_steps = steps + 1
+        if marks.ends is not None:
+            open_steps[marks.ends] = 0
+        if marks.final is not None:
+            words += marks.final
+        return words, open_steps
+
+    def reserve(self, words: np.ndarray, open_steps: np.ndarray | None) -> slice:
+        """Claims rows for the frames with these words, int64 `[n]` in id order; returns the rows.
+
+        The `n` rows must not run over the ring's end (`contiguous_steps`). `open_steps` is
+        what the streams' open episodes count after them; None leaves that to a later call.
+        """
+        first, num = self.published, len(words)
+        for count in self._counts.values():
+            count.memory[0] += self._eligible_change(count.window, words)
+        self.reserved = first + num
+        self.cursors[RESERVED] = first + num
+        row = first % self.capacity
+        self.words[row : row + num] = words
+        if open_steps is not None:
+            self._open_steps[:] = open_steps
+        return slice(row, row + num)
+
+    def publish(self) -> None:
+        """Makes what was reserved visible to readers."""
+        self.cursors[PUBLISHED] = self.reserved
+        self.published = self.reserved
+
+    def contiguous_steps(self, wanted: int) -> int:
+        """How many of `wanted` steps may be written in one piece.
+
+        Up to the ring's end, and at most a quarter of the ring, so that readers always
+        find rows that no writer touches.
+        """
+        to_end = (self.capacity - self.published % self.capacity) // self.batch_size
+        return max(1, min(wanted, to_end, self.capacity // self.batch_size // 4))
+
+    def end_stream(self, b: int | None) -> None:
+        """Stream `b`'s next frame (None: every stream's) begins an episode."""
+        self._open_steps[slice(None) if b is None else b] = 0
+
+    def clear(self) -> None:
+        """Holds nothing; ids go on, so that a key from before never means a frame from after."""
+        self.floor = self.published
+        self.cursors[FLOOR] = self.floor
+        self._open_steps[:] = 0
+        for count in self._counts.values():
+            count.memory[0] = 0
+
+    def count_eligible(self, window: Window) -> EligibleCount:
+        """The running count of windows of this kind; the first call for a kind scans the ring."""
+        count = self._counts.get(window)
+        if count is None:
+            count = EligibleCount(window)
+            ends = self._end_ids(window, self.tail, self.published)
+            count.memory[0] = self._count_ends(window, ends.start, ends.stop)
+            self._counts[window] = count
+        return count
+
+    def rows(self, ids: np.ndarray) -> np.ndarray:
+        """Rows of these ids."""
+        return ids % self.capacity
+
+    def words_by_stream(self) -> np.ndarray:
+        """Step words of all frames held, `[B, n]`, oldest first."""
+        return self.words[self.rows(self.ids_by_stream())]
+
+    def ids_by_stream(self) -> np.ndarray:
+        """Ids of all frames held, `[B, n]`, oldest first."""
+        return np.arange(self.tail, self.published).reshape(-1, self.batch_size).T
+
+    def longest_episode(self) -> tuple[int, int]:
+        """Number of episodes held, in whole or in part, and the frames of the longest."""
+        lengths = [window_lengths(words) for words in self.words_by_stream()]
+        lengths = [length for length in lengths if len(length)]
+        if not lengths:
+            return 0, 0
+        return sum(len(length) for length in lengths), int(max(length.max() for length in lengths))
+
+    def _end_ids(self, window: Window, tail: int, published: int) -> range:
+        """Ids at which a window may end: the frames before it are held."""
+        return range(min(tail + (window.num_steps - 1) * self.batch_size, published), published)
+
+    def _count_ends(self, window: Window, start: int, stop: int) -> int:
+        return sum(int(np.count_nonzero(ends_window(self.words[rows], window))) for rows in self._row_slices(start, stop))
+
+    def _row_slices(self, start: int, stop: int) -> Iterator[slice]:
+        """Rows of the ids from `start` to `stop`, cut at the ring's end."""
+        while start < stop:
+            row = start % self.capacity
+            num = min(stop - start, self.capacity - row)
+            yield slice(row, row + num)
+            start += num
+
+    def _eligible_change(self, window: Window, words: np.ndarray) -> int:
+        """By how much the count changes when `words` are appended; called before they are written."""
+        first, last = self.published, self.published + len(words)
+        reach = (window.num_steps - 1) * self.batch_size
+        old_start = self.tail + reach
+        new_start = max(self.floor, last - self.capacity) + reach
+        lost = self._count_ends(window, old_start, min(new_start, first)) if new_start > old_start else 0
+        gained = int(np.count_nonzero(ends_window(words[max(0, new_start - first) :], window)))
+        return gained - lost
+
+
+def tail_in_graph(cursors: tf.Tensor, capacity: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """`tail` and `published`, int64 `[]`, read from the ring's memory in a graph."""
+    published, floor = tf.unstack(tf.gather(cursors, [PUBLISHED, FLOOR]))
+    return tf.maximum(floor, published - capacity), published

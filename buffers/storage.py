@@ -1,0 +1,166 @@
+"""Fixed-capacity rows of raw memory for a spec: write rows, gather rows. Knows no RL.
+
+Small fields of one dtype lie side by side in one record array, so that a row costs one
+cache miss and not one a field; a large field has an array of its own. TensorFlow reads the
+same memory (`memory.as_tensor`): what NumPy writes, a graph gathers, without a copy between.
+Only gathers leave this class, because an alias would show later writes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from . import memory
+from .spec import Field
+
+# A field up to this size shares a record; splitting a larger one out again would cost more than it saves.
+_SHARED_FIELD_BYTES = 1024
+
+# TensorFlow's DLPack knows neither; kept as the unsigned integer of their width.
+_STORED_AS = {tf.bool: tf.uint8, tf.bfloat16: tf.uint16}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Group:
+    """Fields that lie side by side in the rows of one array `[num_rows, width]`."""
+
+    dtype: np.dtype[Any]
+    fields: tuple[int, ...]
+    widths: tuple[int, ...]
+    records: np.ndarray
+    tensor: tf.Tensor
+
+
+class FrameStorage:
+    """`num_rows` rows, each one frame of the given fields.
+
+    Args:
+      fields: the fields of a frame, in the order in which leaves are given and returned.
+      num_rows: rows to make room for.
+    """
+
+    def __init__(self, fields: Sequence[Field], num_rows: int) -> None:
+        self._fields = tuple(fields)
+        self._stored = [np.dtype(_STORED_AS.get(field.dtype, field.dtype).as_numpy_dtype) for field in self._fields]
+        self._groups = [self._make_group(indices, num_rows) for indices in self._group_fields()]
+        self._views = self._make_views(num_rows)
+
+    def write(self, rows: slice, leaves: Sequence[np.ndarray]) -> None:
+        """Copies `leaves` `[n, ...]` into `n` consecutive rows."""
+        for view, leaf in zip(self._views, leaves, strict=True):
+            view[rows] = leaf
+
+    def write_sequence(self, rows: slice, leaves: Sequence[np.ndarray], batch_size: int) -> None:
+        """Copies `leaves` `[B, T, ...]` into `T * B` consecutive rows, all streams of a step side by side."""
+        for view, leaf in zip(self._views, leaves, strict=True):
+            target = view[rows]
+            if batch_size == 1:
+                target[...] = leaf[0]
+            else:
+                target.reshape(-1, batch_size, *target.shape[1:])[...] = leaf.swapaxes(0, 1)
+
+    def gather(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Fresh copies of these rows, leaves `[*rows.shape, ...]`, each 64-byte aligned."""
+        shapes = [(*rows.shape, *field.shape) for field in self._fields]
+        leaves = memory.aligned_empty(shapes, self._stored)
+        for group in self._groups:
+            if len(group.fields) == 1:
+                out = leaves[group.fields[0]].reshape(*rows.shape, group.widths[0])
+                np.take(group.records, rows, axis=0, out=out, mode="clip")
+                continue
+            records = np.take(group.records, rows, axis=0, mode="clip")
+            start = 0
+            for index, width in zip(group.fields, group.widths, strict=True):
+                leaves[index].reshape(*rows.shape, width)[...] = records[..., start : start + width]
+                start += width
+        return leaves
+
+    def to_tensors(self, leaves: Sequence[np.ndarray]) -> list[tf.Tensor]:
+        """What `gather` returned, as eager tensors of the fields' own dtypes on the same memory."""
+        return [
+            _restore_dtype(memory.as_tensor(leaf), field.dtype)
+            for leaf, field in zip(leaves, self._fields, strict=True)
+        ]
+
+    def gather_in_graph(self, rows: tf.Tensor) -> list[tf.Tensor]:
+        """The same in a graph: `rows` int64 of static rank, leaves `[*rows.shape, ...]`."""
+        outer = rows.shape.as_list()
+        leaves: list[Any] = [None] * len(self._fields)
+        for group in self._groups:
+            records = tf.gather(group.tensor, rows)
+            parts = [records] if len(group.fields) == 1 else tf.split(records, group.widths, axis=-1)
+            for index, part in zip(group.fields, parts, strict=True):
+                field = self._fields[index]
+                if field.shape != (group.widths[group.fields.index(index)],):
+                    part = tf.reshape(part, tf.concat([tf.shape(rows), field.shape], 0))
+                part = _restore_dtype(part, field.dtype)
+                part.set_shape([*outer, *field.shape])
+                leaves[index] = part
+        return leaves
+
+    def _group_fields(self) -> list[list[int]]:
+        shared: dict[np.dtype[Any], list[int]] = {}
+        alone: list[list[int]] = []
+        for index, field in enumerate(self._fields):
+            if field.num_bytes <= _SHARED_FIELD_BYTES:
+                shared.setdefault(self._stored[index], []).append(index)
+            else:
+                alone.append([index])
+        return [*shared.values(), *alone]
+
+    def _make_group(self, indices: list[int], num_rows: int) -> _Group:
+        widths = tuple(self._fields[index].num_elements for index in indices)
+        dtype = self._stored[indices[0]]
+        records = memory.allocate((num_rows, sum(widths)), dtype)
+        return _Group(dtype, tuple(indices), widths, records, _checked_alias(records))
+
+    def _make_views(self, num_rows: int) -> list[np.ndarray]:
+        """For each field its part of the records `[num_rows, ...]`, in the field's own dtype."""
+        views: list[Any] = [None] * len(self._fields)
+        for group in self._groups:
+            start = 0
+            row_bytes = group.records.shape[1] * group.dtype.itemsize
+            for index, width in zip(group.fields, group.widths, strict=True):
+                field = self._fields[index]
+                inner = np.empty(field.shape, field.numpy_dtype).strides
+                views[index] = np.ndarray(
+                    (num_rows, *field.shape),
+                    field.numpy_dtype,
+                    group.records.data,
+                    offset=start * group.dtype.itemsize,
+                    strides=(row_bytes, *inner),
+                )
+                start += width
+        return views
+
+
+def _checked_alias(array: np.ndarray) -> tf.Tensor:
+    """A tensor on the array's memory, seen to be one: a write through NumPy shows in a gather.
+
+    Raises:
+      RuntimeError: TensorFlow made a copy, so that it would serve the empty buffer for ever.
+    """
+    tensor = memory.as_tensor(array)
+    flat = array.reshape(-1)
+    flat[0] = 1
+    seen = tf.gather(tf.gather(tensor, 0) if array.ndim > 1 else tensor, 0).numpy()
+    flat[0] = 0
+    if seen != 1:
+        raise RuntimeError(f"TensorFlow copied {array.shape} {array.dtype} instead of sharing it; report this.")
+    return tensor
+
+
+def share(array: np.ndarray) -> tf.Tensor:
+    """A tensor on the memory of an array from `memory.allocate` that holds zeros; checked to be one."""
+    return _checked_alias(array)
+
+
+def _restore_dtype(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    if tensor.dtype == dtype:
+        return tensor
+    return tf.cast(tensor, tf.bool) if dtype == tf.bool else tf.bitcast(tensor, dtype)

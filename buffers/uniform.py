@@ -1,0 +1,645 @@
+"""The in-process uniform buffer: a ring of frames, drawn uniformly over the eligible windows."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow as tf
+
+from . import memory
+from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer, check_count
+from .episode_ends import EpisodeRule, FinalFrame
+from .priorities import check_priorities
+from .ring import FrameRing, tail_in_graph
+from .ring_dataset import pass_dataset, plan_dataset, random_dataset
+from .ring_sampler import RingSampler
+from .spec import DataSpec, ItemChecker, Nest
+from .stats import BufferStats
+from .storage import FrameStorage
+from .usage import Usage
+from .windows import Window, ends_window, ordered_starts, resolve_window
+
+_logger = logging.getLogger(__name__)
+
+# Streams of random numbers derived from one seed.
+_SAMPLE_STREAM, _DATASET_STREAM, _GRAPH_STREAM = 0, 1, 2
+
+
+class TFUniformReplayBuffer(ReplayBuffer):
+    """Keeps the newest `max_length` frames of each stream and draws uniformly among them.
+
+    The frames lie in NumPy memory that TensorFlow reads without a copy: adds cost what an
+    array assignment costs, and `as_dataset` gathers in the graph. Any number of threads may
+    add and sample. Storage stays on the CPU.
+
+    Args:
+      data_spec: nest of `tf.TensorSpec` of one frame; fixed-width dtypes, static shapes.
+      batch_size: `B`, streams that `add_batch` writes side by side.
+      max_length: frames kept of each stream; `capacity` is `batch_size * max_length`.
+      scope: TF-Agents' argument, without meaning here.
+      device: TF-Agents' argument; storage is on the CPU, anything else is refused.
+      table_fn: TF-Agents' argument, without meaning here.
+      dataset_drop_remainder: in ordered and shuffled passes, leave out a last batch of fewer
+        than `sample_batch_size`, and without `sample_batch_size` windows of fewer than `num_steps`.
+      dataset_window_shift: frames from one window's start to the next in an ordered pass with
+        `num_steps`; None: `num_steps`, so that windows do not overlap.
+      stateful_dataset: TF-Agents' argument, without meaning here: datasets are always live.
+      seed: makes `sample` and `as_dataset` repeat exactly; None: they differ in each run.
+      end_of_episode_fn: `items -> bool [B]` (`[B, T]` in `add_sequence`) for specs that do not
+        tell an episode's end themselves; gets the items as NumPy arrays.
+      final_frame: `'auto'`, `'observation'` or `'ordinary'`: whether an episode's last frame
+        is only a final observation, which starts no window (`episode_ends.py`).
+      min_size_to_sample: frames that must be held before anything can be drawn.
+      cast: convert input within its kind (float64 to float32) instead of refusing it.
+
+    Raises:
+      TypeError: `batch_size`, `max_length`, `dataset_window_shift` or `min_size_to_sample` is no int.
+      ValueError: one of them is below 1, or `min_size_to_sample` is above the capacity.
+      ValueError: `device` is no CPU.
+      ValueError: the capacity does not fit into memory, or has 2**31 frames or more.
+      TypeError, ValueError: as `DataSpec` and `EpisodeRule` raise them.
+
+    >>> buffer = TFUniformReplayBuffer({"obs": tf.TensorSpec([2], tf.float32)}, batch_size=1, max_length=3, seed=0)
+    >>> for step in range(5):
+    ...     _ = buffer.add_batch({"obs": np.full([1, 2], step, np.float32)})
+    >>> buffer.gather_all()["obs"].numpy().tolist()
+    [[[2.0, 2.0], [3.0, 3.0], [4.0, 4.0]]]
+    >>> items, info = next(iter(buffer.as_dataset(sample_batch_size=4, num_steps=2)))
+    >>> items["obs"].shape, float(info.probabilities[0])
+    (TensorShape([4, 2, 2]), 0.5)
+    """
+
+    def __init__(
+        self,
+        data_spec: Nest,
+        batch_size: int,
+        max_length: int = 1000,
+        scope: str = "TFUniformReplayBuffer",
+        device: str = "cpu:*",
+        table_fn: Any = None,
+        dataset_drop_remainder: bool = False,
+        dataset_window_shift: int | None = None,
+        stateful_dataset: bool = False,
+        *,
+        seed: int | None = None,
+        end_of_episode_fn: Callable[[Nest], Any] | None = None,
+        final_frame: FinalFrame = "auto",
+        min_size_to_sample: int = 1,
+        cast: bool = False,
+    ) -> None:
+        check_count("batch_size", batch_size)
+        check_count("max_length", max_length)
+        check_count("dataset_window_shift", dataset_window_shift, optional=True)
+        check_count("min_size_to_sample", min_size_to_sample)
+        capacity = int(batch_size) * int(max_length)
+        if min_size_to_sample > capacity:
+            raise ValueError(
+                f"min_size_to_sample {min_size_to_sample} is above the capacity of {capacity} frames: "
+                "nothing could ever be drawn; lower it or raise max_length."
+            )
+        if "cpu" not in device.lower():
+            raise ValueError(
+                f"device {device!r}: storage stays on the CPU; leave device out, and copy batches to the "
+                "device with as_dataset(...).apply(tf.data.experimental.prefetch_to_device(device))."
+            )
+        if capacity >= 2**31:
+            raise ValueError(f"a capacity of {capacity} frames is over the limit of 2**31 - 1; lower max_length.")
+        self._spec = DataSpec(data_spec)
+        self._rule = EpisodeRule(self._spec, end_of_episode_fn, final_frame)
+        self._bytes_capacity = capacity * self._spec.frame_bytes
+        memory.check_capacity_fits(self._bytes_capacity, "max_length or batch_size")
+
+        self._checker = ItemChecker(self._spec, int(batch_size), cast=cast)
+        self._storage = FrameStorage(self._spec.fields, capacity)
+        self._ring = FrameRing(int(batch_size), capacity)
+        self._usage = Usage(capacity)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._drop_remainder = bool(dataset_drop_remainder)
+        self._window_shift = dataset_window_shift
+        self._min_size = int(min_size_to_sample)
+        self._seed = seed
+        self._rng = np.random.default_rng(None if seed is None else [seed, _SAMPLE_STREAM])
+        self._num_datasets = 0
+        self._samplers: dict[Window | None, RingSampler] = {}
+        self._constants: dict[tuple[int, int | None], tuple[tf.Tensor, tf.Tensor]] = {}
+
+    @property
+    def data_spec(self) -> Nest:
+        return self._spec.nest
+
+    @property
+    def batch_size(self) -> int:
+        return self._ring.batch_size
+
+    @property
+    def capacity(self) -> int:
+        return self._ring.capacity
+
+    @property
+    def capacity_unit(self) -> Literal["frames"]:
+        return "frames"
+
+    def __len__(self) -> int:
+        return self._ring.num_frames
+
+    def num_frames(self) -> tf.Tensor:
+        """Frames held now, int64 `[]`: a tensor, so that inside a `tf.function` it stays live."""
+        if tf.executing_eagerly():
+            return tf.constant(self._ring.num_frames, tf.int64)
+        tail, published = tail_in_graph(self._ring.cursors_tensor, self._ring.capacity)
+        return published - tail
+
+    # Writing
+
+    def add_batch(self, items: Items, *, end_of_episode: Any = None, priorities: Any = None) -> Ids:
+        """Stores one frame of each stream.
+
+        Args:
+          items: nest matching `data_spec`, leaves `[B, ...]`: NumPy arrays, eager tensors, or
+            inside a `tf.function` symbolic tensors. Copied.
+          end_of_episode: bool `[B]`, marks ends that the items do not tell.
+          priorities: `[B]`, checked as every buffer checks them; draws stay uniform.
+
+        Returns:
+          The frames' ids, int64 `[B]`: a tensor where the items are tensors, else an array.
+
+        Raises:
+          ValueError: the items do not match `data_spec`; the message names the field. Nothing is stored.
+          ValueError: `end_of_episode` or `priorities` does not fit. Nothing is stored.
+          ValueError: the buffer is closed.
+        """
+        if not tf.executing_eagerly():
+            return self._add_in_graph(items, end_of_episode, priorities, sequence=False)
+        given = self._spec.flatten(items)
+        as_tensor = isinstance(given[0], tf.Tensor)
+        ids = self._add_step(self._checker.check_leaves(given), end_of_episode, priorities)
+        return tf.constant(ids) if as_tensor else ids
+
+    def add_sequence(self, items: Items, *, end_of_episode: Any = None, priorities: Any = None) -> Ids:
+        """Stores `T` frames of each stream: the same as `T` calls of `add_batch`, in one.
+
+        Args:
+          items: nest matching `data_spec`, leaves `[B, T, ...]`. `T` may be 0, and may exceed `max_length`.
+          end_of_episode: bool `[B, T]`.
+          priorities: `[B, T]`, checked; draws stay uniform.
+
+        Returns:
+          The frames' ids, int64 `[B, T]`: a tensor where the items are tensors, else an array.
+
+        Raises:
+          ValueError: as `add_batch`; also where fields disagree about `T`. Nothing is stored.
+        """
+        if not tf.executing_eagerly():
+            return self._add_in_graph(items, end_of_episode, priorities, sequence=True)
+        given = self._spec.flatten(items)
+        as_tensor = isinstance(given[0], tf.Tensor)
+        leaves, num_steps = self._checker.check_sequence_leaves(given)
+        ids = self._add_steps(leaves, num_steps, end_of_episode, priorities)
+        return tf.constant(ids) if as_tensor else ids
+
+    def end_stream(self, b: int | None = None) -> None:
+        """Stream `b` (None: all of them) stops here: no window goes past its newest frame.
+
+        That frame stays an ordinary one without a successor: truncated.
+
+        Raises:
+          ValueError: there is no stream `b`.
+        """
+        if b is not None and not 0 <= b < self.batch_size:
+            raise ValueError(f"there is no stream {b}: this buffer has streams 0 to {self.batch_size - 1}.")
+        with self._lock:
+            self._ring.end_stream(b)
+
+    # Reading
+
+    def as_dataset(
+        self,
+        sample_batch_size: int | None = None,
+        num_steps: int | None = None,
+        num_parallel_calls: int | None = None,
+        sequence_preprocess_fn: Callable[[Any], Any] | None = None,
+        single_deterministic_pass: bool = False,
+        *,
+        window: Window | None = None,
+        epochs: int | None = None,
+    ) -> tf.data.Dataset:
+        """A live dataset of `(items, BufferInfo)`; lists in `data_spec` come out as tuples.
+
+        By default it never ends: each row is drawn with replacement, with the same chance for
+        each eligible window held at the time of the draw. A batch was drawn at most about 8
+        batches before it is delivered (`ring_dataset.py`); without `sample_batch_size` one.
+
+        Args:
+          sample_batch_size: `B`; None: elements without a `B` axis.
+          num_steps: `T`, the same as `window=Window(T)`; None: single frames without a `T` axis.
+          num_parallel_calls: of the map that draws; the order of elements does not change.
+          sequence_preprocess_fn: items of one sample, leaves `[T, ...]` (`[...]` for single frames)
+            -> items; applied to each before batching.
+          single_deterministic_pass: each frame or window once, oldest first, stream after stream,
+            then the end. What is there is read at the first `next`; windows overwritten meanwhile
+            are skipped, counted in `stats` and logged. With `num_steps` windows step by
+            `dataset_window_shift or num_steps` in each episode; the last one of an episode may be
+            shorter (`[<= T, ...]`) unless `dataset_drop_remainder`. With `sample_batch_size` only
+            whole windows come, and frames left out are logged. With `window` every eligible start
+            comes once.
+          window: see `Window`.
+          epochs: draw without replacement: this many passes over the eligible windows, each
+            in an order of its own.
+
+        Returns:
+          Leaves `[B, T, ...]`, `BufferInfo` as there. In a pass `probabilities` are 1 when ordered
+          and 1 / eligible when shuffled.
+
+        Raises:
+          TypeError: an argument has the wrong type.
+          ValueError: a size is below 1; `num_steps` and `window`, or `epochs` and
+            `single_deterministic_pass`, are both given.
+          ValueError: no batch or window of that size could ever come.
+          tf.errors.InvalidArgumentError: at `next`: nothing is eligible; the message says why.
+        """
+        check_count("sample_batch_size", sample_batch_size, optional=True)
+        check_count("num_parallel_calls", num_parallel_calls, optional=True)
+        check_count("epochs", epochs, optional=True)
+        wanted = resolve_window(num_steps, window)
+        if epochs is not None and single_deterministic_pass:
+            raise ValueError("give epochs (shuffled) or single_deterministic_pass (ordered), not both.")
+        is_pass = single_deterministic_pass or epochs is not None
+        self._check_sizes(sample_batch_size, wanted, is_pass=is_pass)
+        sampler = self._sampler(wanted)
+        counter = self._usage.graph_counter()
+        # With a function for single sequences, elements are made one by one and batched last.
+        inner_batch = sample_batch_size if sequence_preprocess_fn is None else None
+        if not is_pass:
+            dataset = random_dataset(
+                sampler,
+                self._pack_for_dataset,
+                inner_batch,
+                self._dataset_seed(),
+                counter.count,
+                num_parallel_calls=num_parallel_calls,
+            )
+        else:
+            keep_short = num_steps is not None and single_deterministic_pass and sample_batch_size is None
+            keep_short = keep_short and not self._drop_remainder
+            shift = 1 if window is not None or num_steps is None or epochs else (self._window_shift or num_steps)
+            dataset = pass_dataset(
+                sampler,
+                self._pack_for_dataset,
+                self._plans(wanted or Window(1), shift, epochs, keep_short=keep_short),
+                inner_batch,
+                counter.count,
+                self._tell_skipped,
+                keep_short=keep_short,
+                drop_remainder=self._drop_remainder,
+                num_parallel_calls=num_parallel_calls,
+            )
+        if sequence_preprocess_fn is None:
+            return dataset
+        dataset = dataset.map(lambda items, info: (sequence_preprocess_fn(items), info))
+        if sample_batch_size is None:
+            return dataset
+        return dataset.batch(sample_batch_size, drop_remainder=self._drop_remainder or not is_pass)
+
+    def sample(
+        self,
+        sample_batch_size: int | None = None,
+        num_steps: int | None = None,
+        *,
+        window: Window | None = None,
+    ) -> tuple[Items, BufferInfo]:
+        """One draw at once: the low-latency path. Arguments, shapes and odds as `as_dataset`.
+
+        Inside a `tf.function` it is part of the graph and draws at each call.
+
+        Raises:
+          TypeError, ValueError: as `as_dataset`.
+          EmptyBufferError: nothing is eligible; the message says why, with numbers.
+        """
+        check_count("sample_batch_size", sample_batch_size, optional=True)
+        wanted = resolve_window(num_steps, window)
+        sampler = self._sampler(wanted)
+        num = sample_batch_size or 1
+        if not tf.executing_eagerly():
+            return self._sample_in_graph(sampler, sample_batch_size)
+        starts, leaves, num_eligible = sampler.draw(self._rng, num)
+        ids = sampler.ids(starts)
+        self._usage.count_sampled(ids, num)
+        if sample_batch_size is None:
+            leaves, ids, starts = [leaf[0] for leaf in leaves], ids[0], starts[0]
+        weights, mask = self._constant_info(sample_batch_size, None if wanted is None else wanted.num_steps)
+        key_tensor = tf.constant(starts)
+        info = BufferInfo(
+            ids=key_tensor if wanted is None else tf.constant(ids),
+            probabilities=tf.fill(weights.shape, np.float32(1 / num_eligible)),
+            keys=key_tensor,
+            weights=weights,
+            mask=mask,
+        )
+        return self._spec.pack(self._storage.to_tensors(leaves)), info
+
+    def get_next(
+        self,
+        sample_batch_size: int | None = None,
+        num_steps: int | None = None,
+        time_stacked: bool = True,
+    ) -> tuple[Items, BufferInfo]:
+        """`sample`, under TF-Agents' name; not `time_stacked` gives a tuple of `T` nests `[B, ...]`.
+
+        Raises:
+          ValueError: not `time_stacked`, but no `num_steps`.
+          Otherwise as `sample`.
+        """
+        items, info = self.sample(sample_batch_size, num_steps)
+        if time_stacked:
+            return items, info
+        if num_steps is None:
+            raise ValueError("time_stacked=False needs num_steps: single frames have no time axis to take apart.")
+        axis = 0 if sample_batch_size is None else 1
+        leaves = [tf.unstack(leaf, axis=axis) for leaf in self._spec.flatten(items)]
+        return tuple(self._spec.pack(step) for step in zip(*leaves, strict=True)), info
+
+    def get(self, ids: Ids, num_steps: int | None = None) -> Items:
+        """The frames with these ids, or the windows that start at them.
+
+        Args:
+          ids: int64, of any shape `[...]`.
+          num_steps: None: leaves `[..., *field]`; `T`: leaves `[..., T, *field]`, within one episode.
+
+        Raises:
+          ValueError: an id is not held (evicted, cleared, or never given out).
+          ValueError: a window does not fit into its episode, or is not written yet.
+        """
+        wanted = resolve_window(num_steps, None)
+        sampler = self._sampler(wanted)
+        given = np.asarray(ids.numpy() if isinstance(ids, tf.Tensor) else ids, np.int64)
+        starts = given.reshape(-1)
+        with self._lock:
+            self._check_open()
+            self._check_held(starts, wanted or Window(1))
+            leaves, _ = sampler.gather(starts)
+        leaves = [leaf.reshape(*given.shape, *leaf.shape[1:]) for leaf in leaves]
+        return self._spec.pack(self._storage.to_tensors(leaves))
+
+    def update_priorities(self, keys: Any, priorities: Any = None, *, td_errors: Any = None) -> int:
+        """Checks the values and tells how many keys are gone; draws stay uniform.
+
+        So a training loop that writes priorities back runs on this buffer too.
+
+        Args:
+          keys: int64 `[n]`, `BufferInfo.keys`.
+          priorities: `[n]`, finite and at least 0.
+          td_errors: `[n]`, finite, instead of `priorities`.
+
+        Raises:
+          ValueError: not exactly one of `priorities` and `td_errors` is given.
+          ValueError: shapes differ, or a value is refused; the message names the position.
+        """
+        keys = np.asarray(keys, np.int64)
+        check_priorities(priorities, td_errors, keys.shape)
+        ring = self._ring
+        return int(np.count_nonzero((keys < ring.tail) | (keys >= ring.published)))
+
+    def gather_all(self) -> Items:
+        """Every frame held, oldest first, leaves `[B, T, ...]`; final observations included."""
+        with self._lock:
+            self._check_open()
+            leaves = self._storage.gather(self._ring.rows(self._ring.ids_by_stream()))
+        if not len(self):
+            shape = (self.batch_size, 0)
+            return self._spec.pack([tf.zeros((*shape, *field.shape), field.dtype) for field in self._spec.fields])
+        return self._spec.pack(self._storage.to_tensors(leaves))
+
+    def clear(self) -> None:
+        """Empties the buffer and its counters; ids go on, so that an old key never means a new frame."""
+        with self._lock:
+            self._ring.clear()
+            self._usage.clear()
+
+    def stats(self) -> BufferStats:
+        """Counts, shares and bytes as of now."""
+        with self._lock:
+            ring, usage = self._ring, self._usage
+            frames, added = ring.num_frames, ring.published - ring.floor
+            return BufferStats(
+                frames=frames,
+                capacity=ring.capacity,
+                capacity_unit="frames",
+                fill_share=frames / ring.capacity,
+                added=added,
+                sampled=usage.sampled,
+                evicted=added - frames,
+                evicted_unsampled=usage.evicted_unsampled,
+                bytes_held=frames * self._spec.frame_bytes,
+                bytes_capacity=self._bytes_capacity,
+                episodes=ring.longest_episode()[0],
+                skipped=usage.skipped,
+                replay_ratio=usage.sampled / added if added else None,
+                host=socket.gethostname(),
+            )
+
+    def flush(self) -> None:
+        """Nothing to do: what was added can be read at once."""
+
+    def close(self) -> None:
+        """Refuses further adds and draws. Memory is freed with the last dataset that reads it."""
+        with self._lock:
+            self._closed = True
+            self._samplers.clear()
+
+    # How it is done
+
+    def _add_step(self, leaves: list[np.ndarray], end_of_episode: Any, priorities: Any) -> np.ndarray:
+        marks = self._rule.marks(leaves, end_of_episode)
+        if priorities is not None:
+            check_priorities(priorities, None, (self.batch_size,))
+        ring = self._ring
+        with self._lock:
+            self._check_open()
+            first = ring.published
+            words, open_steps = ring.next_step_words(marks)
+            self._write(words, open_steps, leaves)
+        return np.arange(first, first + ring.batch_size)
+
+    def _write(self, words: np.ndarray, open_steps: np.ndarray | None, leaves: list[np.ndarray]) -> None:
+        ring = self._ring
+        num_over = ring.num_frames + len(words) - ring.capacity
+        rows = ring.reserve(words, open_steps)
+        self._usage.count_overwritten(rows, max(0, num_over))
+        self._storage.write(rows, leaves)
+        ring.publish()
+
+    def _add_steps(self, leaves: list[np.ndarray], num_steps: int, end_of_episode: Any, priorities: Any) -> np.ndarray:
+        ring, streams = self._ring, self.batch_size
+        if priorities is not None:
+            check_priorities(priorities, None, (streams, num_steps))
+        if num_steps == 0:
+            return np.zeros((streams, 0), np.int64)
+        marks = self._rule.marks(leaves, end_of_episode)
+        with self._lock:
+            self._check_open()
+            first = ring.published
+            words, open_steps = ring.next_words(marks, num_steps)
+            done = 0
+            while done < num_steps:
+                num = ring.contiguous_steps(num_steps - done)
+                is_last = done + num == num_steps
+                chunk = words[:, done : done + num].T.reshape(-1)
+                num_over = ring.num_frames + len(chunk) - ring.capacity
+                rows = ring.reserve(chunk, open_steps if is_last else None)
+                self._usage.count_overwritten(rows, max(0, num_over))
+                self._storage.write_sequence(rows, [leaf[:, done : done + num] for leaf in leaves], streams)
+                ring.publish()
+                done += num
+        return first + np.arange(num_steps) * streams + np.arange(streams)[:, None]
+
+    def _add_in_graph(self, items: Items, end_of_episode: Any, priorities: Any, *, sequence: bool) -> tf.Tensor:
+        tensors = self._checker.trace(items, sequence=sequence)
+        optional = [tf.convert_to_tensor(value) for value in (end_of_episode, priorities) if value is not None]
+
+        def write(*arrays: np.ndarray) -> np.ndarray:
+            leaves = list(arrays[: len(tensors)])
+            rest = list(arrays[len(tensors) :])
+            ends = rest.pop(0) if end_of_episode is not None else None
+            raw = rest.pop(0) if priorities is not None else None
+            if sequence:
+                return self._add_steps(*self._checker.check_sequence_leaves(leaves), ends, raw)
+            return self._add_step(self._checker.check_leaves(leaves), ends, raw)
+
+        ids = tf.numpy_function(write, [*tensors, *optional], tf.int64, stateful=True)
+        ids.set_shape([self.batch_size, tensors[0].shape[1] if tensors[0].shape.rank else None][: 1 + sequence])
+        return ids
+
+    def _sample_in_graph(self, sampler: RingSampler, sample_batch_size: int | None) -> tuple[Items, BufferInfo]:
+        seed = None if self._seed is None else int(np.random.SeedSequence([self._seed, _GRAPH_STREAM]).generate_state(1)[0])
+        pair = tf.random.uniform([2], tf.int64.min, tf.int64.max, tf.int64, seed=seed)
+        drawn = sampler.draw_in_graph(sample_batch_size or 1, pair)
+        ids = sampler.ids(drawn.starts)
+        with tf.control_dependencies([self._usage.graph_counter().count(ids)]):
+            ids = tf.identity(ids)
+        weights = tf.ones([sample_batch_size or 1])
+        chance = tf.fill(weights.shape, 1.0 / tf.cast(drawn.num_eligible, tf.float32))
+        sampled = (drawn.leaves, BufferInfo(ids, chance, drawn.starts, weights, tf.ones_like(ids, tf.bool)))
+        if sample_batch_size is None:
+            sampled = tf.nest.map_structure(lambda tensor: tf.squeeze(tensor, 0), sampled)
+        return self._spec.pack(sampled[0]), sampled[1]
+
+    def _sampler(self, window: Window | None) -> RingSampler:
+        sampler = self._samplers.get(window)
+        if sampler is None:
+            self._check_open()
+            sampler = RingSampler(
+                self._ring,
+                self._storage,
+                window,
+                self._lock,
+                self._nothing_eligible,
+                min_size=self._min_size,
+                final_observations=self._rule.has_final_observations,
+            )
+            self._samplers[window] = sampler
+        return sampler
+
+    def _nothing_eligible(self, window: Window) -> EmptyBufferError:
+        frames = self._ring.num_frames
+        if frames == 0:
+            return EmptyBufferError(
+                f"{type(self).__name__} is empty. Make sure to add items before sampling the buffer."
+            )
+        if frames < self._min_size:
+            return EmptyBufferError(f"{frames} of {self._min_size} frames (min_size_to_sample): add more before sampling.")
+        if window.boundaries == "ignore":
+            return EmptyBufferError(
+                f"no window of {window.num_steps} frames: {frames // self.batch_size} frames in each stream."
+            )
+        episodes, longest = self._ring.longest_episode()
+        return EmptyBufferError(f"no window of {window.num_steps} frames: {episodes} episodes, longest {longest}.")
+
+    def _plans(self, window: Window, shift: int, epochs: int | None, *, keep_short: bool) -> tf.data.Dataset:
+        seed = None if epochs is None else self._dataset_seed()
+        rng = np.random.default_rng(seed)
+
+        def make_plan() -> tuple[np.ndarray, np.ndarray, float]:
+            starts, lengths = self._windows_in_order(window, shift, keep_short=keep_short)
+            if epochs is None:
+                return starts, lengths, 1.0
+            order = rng.permutation(len(starts))
+            return starts[order], lengths[order], 1 / len(starts)
+
+        return plan_dataset(make_plan, epochs or 1)
+
+    def _windows_in_order(self, window: Window, shift: int, *, keep_short: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of the first frames, and lengths, of all windows, stream after stream, oldest first."""
+        with self._lock:
+            ids, words = self._ring.ids_by_stream(), self._ring.words_by_stream()
+        if ids.shape[1] == 0 or ids.size < self._min_size:
+            raise self._nothing_eligible(window)
+        parts = [ordered_starts(stream, window, shift, keep_short=keep_short) for stream in words]
+        starts = np.concatenate([stream[index] for stream, (index, _) in zip(ids, parts, strict=True)])
+        lengths = np.concatenate([length for _, length in parts])
+        if not len(starts):
+            raise self._nothing_eligible(window)
+        left_out = ids.size - int(lengths.sum())
+        if shift == window.num_steps > 1 and not keep_short and left_out:
+            _logger.warning("%d frames are in no window of %d frames and are left out.", left_out, window.num_steps)
+        return starts, lengths
+
+    def _check_sizes(self, sample_batch_size: int | None, window: Window | None, *, is_pass: bool) -> None:
+        max_length = self.capacity // self.batch_size
+        if window is not None and window.num_steps > max_length:
+            raise ValueError(
+                f"num_steps {window.num_steps} > max_length {max_length}: no window could ever come and "
+                "ALL data will be dropped; lower num_steps or raise max_length."
+            )
+        if is_pass and self._drop_remainder and (sample_batch_size or 0) > self.capacity:
+            raise ValueError(
+                f"sample_batch_size {sample_batch_size} > capacity {self.capacity} with dataset_drop_remainder: "
+                "no batch could ever come and ALL data will be dropped; lower sample_batch_size."
+            )
+
+    def _check_held(self, starts: np.ndarray, window: Window) -> None:
+        ring = self._ring
+        gone = (starts < ring.tail) | (starts >= ring.published)
+        if gone.any():
+            raise ValueError(
+                f"id {starts[gone][0]} is not held: ids {ring.tail} to {ring.published - 1} are; "
+                f"{int(gone.sum())} of {len(starts)} ids are gone or were never given out."
+            )
+        if window.num_steps == 1:
+            return
+        ends = starts + (window.num_steps - 1) * self.batch_size
+        whole = ends < ring.published
+        whole[whole] = ends_window(ring.words[ring.rows(ends[whole])], window)
+        if not whole.all():
+            raise ValueError(f"no window of {window.num_steps} frames starts at id {starts[~whole][0]}: its episode is shorter.")
+
+    def _pack_for_dataset(self, leaves: Any) -> Nest:
+        return tf.nest.pack_sequence_as(self._spec.dataset_nest(), list(leaves))
+
+    def _constant_info(self, sample_batch_size: int | None, num_steps: int | None) -> tuple[tf.Tensor, tf.Tensor]:
+        """Weights `[B]` and mask `[B, T]`, all ones: the same tensors for each sample of these sizes."""
+        batch = [] if sample_batch_size is None else [sample_batch_size]
+        time = [] if num_steps is None else [num_steps]
+        return tf.ones(batch), tf.ones([*batch, *time], tf.bool)
+
+    def _dataset_seed(self) -> int | None:
+        """A seed for the next dataset: another for each, the same in each run."""
+        if self._seed is None:
+            return None
+        with self._lock:
+            self._num_datasets += 1
+            entropy = [self._seed, _DATASET_STREAM, self._num_datasets]
+        return int(np.random.SeedSequence(entropy).generate_state(1, np.uint32)[0])
+
+    def _tell_skipped(self, num: np.ndarray) -> None:
+        self._usage.count_skipped(int(num))
+        _logger.warning("%d windows were overwritten before an ordered pass reached them; skipped.", int(num))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError(f"this {type(self).__name__} is closed; build a new one.")

@@ -1,0 +1,86 @@
+"""Which frames were sampled and how often anything was: counters that NumPy and graphs share."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import tensorflow as tf
+
+from . import memory, storage
+
+
+class Usage:
+    """Counts draws and skips, and marks the rows that were ever sampled.
+
+    A graph marks through `tf.raw_ops.InplaceUpdate`, which writes into the shared memory:
+    marking twice is the same as once, so that no lock is needed. Draws are counted when they
+    are made, which for a dataset is a little before they are delivered.
+
+    Args:
+      capacity: rows of the ring, below 2**31.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._marks = memory.allocate((capacity,), np.uint8)
+        self._marks_tensor = storage.share(self._marks)
+        self._cells: list[np.ndarray] = []
+        self._lock = threading.Lock()
+        self._sampled = 0
+        self.skipped = 0
+        self.evicted_unsampled = 0
+
+    @property
+    def sampled(self) -> int:
+        """Frames or windows drawn."""
+        return self._sampled + sum(int(cell[0]) for cell in self._cells)
+
+    def count_sampled(self, ids: np.ndarray, num_draws: int) -> None:
+        """Counts a draw of frames with these ids, made outside a graph."""
+        self._marks[ids % self._capacity] = 1
+        with self._lock:
+            self._sampled += num_draws
+
+    def count_skipped(self, num: int) -> None:
+        """Counts windows that an ordered pass found overwritten."""
+        with self._lock:
+            self.skipped += num
+
+    def count_overwritten(self, rows: slice, num_held: int) -> None:
+        """Called before these rows are written anew; the first `num_held` of them hold frames."""
+        marks = self._marks[rows]
+        if num_held:
+            self.evicted_unsampled += num_held - int(np.count_nonzero(marks[:num_held]))
+        marks[:] = 0
+
+    def graph_counter(self) -> SampleCounter:
+        """A counter for one dataset's or function's graph: each has a cell of its own to add to."""
+        cell = memory.allocate((1,), np.int64)
+        self._cells.append(cell)
+        return SampleCounter(storage.share(cell), self._marks_tensor, self._capacity)
+
+    def clear(self) -> None:
+        """All counters back to 0."""
+        for cell in self._cells:
+            cell[0] = 0
+        self._marks[:] = 0
+        self._sampled = self.skipped = self.evicted_unsampled = 0
+
+
+class SampleCounter:
+    """Counts and marks what one graph draws."""
+
+    def __init__(self, cell: tf.Tensor, marks: tf.Tensor, capacity: int) -> None:
+        self._cell = cell
+        self._marks = marks
+        self._capacity = capacity
+
+    def count(self, ids: tf.Tensor) -> tf.Operation:
+        """An op that counts a draw of windows with these ids, int64 `[n]` or `[n, T]`."""
+        num = tf.reshape(tf.shape(ids, tf.int64)[0], [1])
+        rows = tf.cast(tf.reshape(ids, [-1]) % self._capacity, tf.int32)
+        return tf.group(
+            tf.raw_ops.InplaceAdd(x=self._cell, i=[0], v=num),
+            tf.raw_ops.InplaceUpdate(x=self._marks, i=rows, v=tf.ones_like(rows, tf.uint8)),
+        )
