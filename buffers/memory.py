@@ -54,6 +54,22 @@ def aligned_empty(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype[A
     ]
 
 
+def copy_to_tensor(array: np.ndarray) -> tf.Tensor:
+    """An eager tensor with a copy of the array; a fifth of what `tf.constant` costs.
+
+    >>> copy_to_tensor(np.array([3, 4])).numpy()
+    array([3, 4])
+    """
+    (copy,) = aligned_empty([array.shape], [array.dtype])
+    copy[...] = array
+    return adopt(copy)
+
+
+def adopt(array: np.ndarray) -> tf.Tensor:
+    """An eager tensor on the memory of an array that `aligned_empty` or `allocate` made."""
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+
+
 def as_tensor(array: np.ndarray) -> tf.Tensor:
     """An eager tensor on the array's own memory, without a copy.
 
@@ -62,7 +78,7 @@ def as_tensor(array: np.ndarray) -> tf.Tensor:
     """
     if array.ctypes.data % ALIGNMENT or not array.flags.c_contiguous:
         raise ValueError(f"TensorFlow cannot share {array.shape} {array.dtype}: not contiguous at {ALIGNMENT} bytes.")
-    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+    return adopt(array)
 
 
 def check_capacity_fits(num_bytes: int, capacity_argument: str) -> None:

@@ -89,6 +89,8 @@ class FrameRing:
         """Step words `[B, T]` of the coming frames, and what `_open_steps` becomes after them."""
         shape = (self.batch_size, num_steps)
         time = np.arange(num_steps)
+        if marks.begins is None and marks.ends is None:
+            return 2 * (self._open_steps[:, None] + time), self._open_steps + num_steps
         began = np.zeros(shape, bool) if marks.begins is None else marks.begins.reshape(shape).copy()
         ends = None if marks.ends is None else marks.ends.reshape(shape)
         if ends is not None:
@@ -125,7 +127,7 @@ class FrameRing:
         """
         first, num = self.published, len(words)
         for count in self._counts.values():
-            count.memory[0] += self._eligible_change(count.window, words)
+            count.memory[0] += self._change_by_one(count, int(words[0])) if num == 1 else self._change(count, words)
         self.reserved = first + num
         self.cursors[RESERVED] = first + num
         row = first % self.capacity
@@ -205,15 +207,27 @@ class FrameRing:
             yield slice(row, row + num)
             start += num
 
-    def _eligible_change(self, window: Window, words: np.ndarray) -> int:
-        """By how much the count changes when `words` are appended; called before they are written."""
-        first, last = self.published, self.published + len(words)
-        reach = (window.num_steps - 1) * self.batch_size
-        old_start = self.tail + reach
-        new_start = max(self.floor, last - self.capacity) + reach
-        lost = self._count_ends(window, old_start, min(new_start, first)) if new_start > old_start else 0
-        gained = int(np.count_nonzero(ends_window(words[max(0, new_start - first) :], window)))
+    def _change(self, count: EligibleCount, words: np.ndarray) -> int:
+        """By how much a count changes when `words` are appended; called before they are written."""
+        first = self.published
+        old_start, new_start = self._first_ends(count.window, len(words))
+        lost = self._count_ends(count.window, old_start, min(new_start, first))
+        gained = int(np.count_nonzero(ends_window(words[max(0, new_start - first) :], count.window)))
         return gained - lost
+
+    def _change_by_one(self, count: EligibleCount, word: int) -> int:
+        """`_change` for a single frame, in plain ints: what every add of a single stream pays."""
+        first = self.published
+        old_start, new_start = self._first_ends(count.window, 1)
+        change = int(first >= new_start and count.window.ends_at(word))
+        if old_start < new_start and old_start < first:
+            change -= count.window.ends_at(int(self.words[old_start % self.capacity]))
+        return change
+
+    def _first_ends(self, window: Window, num_added: int) -> tuple[int, int]:
+        """The first id at which a window may end, now and when `num_added` more frames are there."""
+        reach = (window.num_steps - 1) * self.batch_size
+        return self.tail + reach, max(self.floor, self.published + num_added - self.capacity) + reach
 
 
 def tail_in_graph(cursors: tf.Tensor, capacity: int) -> tuple[tf.Tensor, tf.Tensor]:

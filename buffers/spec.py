@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,7 @@ class DataSpec:
         self.fields = tuple(_field(path, leaf) for path, leaf in leaves)
         self.frame_bytes = sum(field.num_bytes for field in self.fields)
         self._flatten_into = _compile_flatten(data_spec)
+        self._pack_from = _compile_pack(data_spec)
 
     def flatten(self, items: Nest) -> list[Any]:
         """The leaves of `items` in the order of `fields`; whatever stands at a leaf's place is a leaf.
@@ -111,7 +112,7 @@ class DataSpec:
 
     def pack(self, leaves: Sequence[Any]) -> Nest:
         """The nest of this spec with the given leaves, in the order of `fields`."""
-        return tf.nest.pack_sequence_as(self.nest, list(leaves))
+        return self._pack_from(iter(leaves))
 
     def dataset_nest(self) -> Nest:
         """The spec as tf.data can carry it: lists, which tf.data reads as tensors, become tuples."""
@@ -184,10 +185,15 @@ class ItemChecker:
     def check_sequence_leaves(self, leaves: list[Any]) -> tuple[list[np.ndarray], int]:
         """`sequence` for leaves that are flat already; fills the list that it is given."""
         num_steps: int | None = None
-        for index, leaf in enumerate(leaves):
-            outer = (self._batch_size, num_steps)
-            leaves[index] = self._convert(leaf, index, outer)
-            num_steps = int(leaves[index].shape[1])
+        for index, (dtype, shape) in enumerate(self._expected):
+            leaf = leaves[index]
+            if num_steps is None or type(leaf) is not np.ndarray or leaf.dtype != dtype or leaf.shape != (
+                shape[0],
+                num_steps,
+                *shape[1:],
+            ):
+                leaf = leaves[index] = self._convert(leaf, index, (self._batch_size, num_steps))
+            num_steps = leaf.shape[1]
         assert num_steps is not None  # a DataSpec has at least one field
         return leaves, num_steps
 
@@ -333,6 +339,24 @@ def _compile_mapping(spec: Mapping[Any, Any]) -> Callable[[Nest, list[Any]], Non
             raise _StructureError from None
 
     return flatten_mapping
+
+
+def _compile_pack(spec: Nest) -> Callable[[Iterator[Any]], Nest]:
+    """A function that builds a nest of this structure from an iterator over its leaves."""
+    children = _children(spec)
+    if children is None:
+        return next
+    parts = [_compile_pack(child) for _, child in children]
+    if isinstance(spec, Mapping):
+        keys = sorted(spec)
+        if all(part is next for part in parts) and type(spec) is dict:
+            return lambda leaves: dict(zip(keys, leaves))  # noqa: B905 (the iterator may go on after this dict)
+        make = type(spec)
+        return lambda leaves: make((key, part(leaves)) for key, part in zip(keys, parts, strict=True))
+    if hasattr(spec, "_fields"):
+        return lambda leaves: type(spec)(*[part(leaves) for part in parts])
+    make_sequence = type(spec)
+    return lambda leaves: make_sequence([part(leaves) for part in parts])
 
 
 def _fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:

@@ -46,7 +46,10 @@ class FrameStorage:
 
     def __init__(self, fields: Sequence[Field], num_rows: int) -> None:
         self._fields = tuple(fields)
+        self._shapes = [field.shape for field in self._fields]
         self._stored = [np.dtype(_STORED_AS.get(field.dtype, field.dtype).as_numpy_dtype) for field in self._fields]
+        # Fields whose stored dtype is not their own.
+        self._restored = [index for index, field in enumerate(self._fields) if field.dtype in _STORED_AS]
         self._groups = [self._make_group(indices, num_rows) for indices in self._group_fields()]
         self._views = self._make_views(num_rows)
 
@@ -66,26 +69,27 @@ class FrameStorage:
 
     def gather(self, rows: np.ndarray) -> list[np.ndarray]:
         """Fresh copies of these rows, leaves `[*rows.shape, ...]`, each 64-byte aligned."""
-        shapes = [(*rows.shape, *field.shape) for field in self._fields]
+        outer = rows.shape
+        shapes = [(*outer, *shape) for shape in self._shapes]
         leaves = memory.aligned_empty(shapes, self._stored)
         for group in self._groups:
             if len(group.fields) == 1:
-                out = leaves[group.fields[0]].reshape(*rows.shape, group.widths[0])
+                out = leaves[group.fields[0]].reshape(*outer, group.widths[0])
                 np.take(group.records, rows, axis=0, out=out, mode="clip")
                 continue
-            records = np.take(group.records, rows, axis=0, mode="clip")
+            records = group.records.take(rows, axis=0, mode="clip")
             start = 0
             for index, width in zip(group.fields, group.widths, strict=True):
-                leaves[index].reshape(*rows.shape, width)[...] = records[..., start : start + width]
+                leaves[index].reshape(*outer, width)[...] = records[..., start : start + width]
                 start += width
         return leaves
 
     def to_tensors(self, leaves: Sequence[np.ndarray]) -> list[tf.Tensor]:
         """What `gather` returned, as eager tensors of the fields' own dtypes on the same memory."""
-        return [
-            _restore_dtype(memory.as_tensor(leaf), field.dtype)
-            for leaf, field in zip(leaves, self._fields, strict=True)
-        ]
+        tensors = [memory.adopt(leaf) for leaf in leaves]
+        for index in self._restored:
+            tensors[index] = _restore_dtype(tensors[index], self._fields[index].dtype)
+        return tensors
 
     def gather_in_graph(self, rows: tf.Tensor) -> list[tf.Tensor]:
         """The same in a graph: `rows` int64 of static rank, leaves `[*rows.shape, ...]`."""

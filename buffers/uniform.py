@@ -127,7 +127,8 @@ class TFUniformReplayBuffer(ReplayBuffer):
         self._rng = np.random.default_rng(None if seed is None else [seed, _SAMPLE_STREAM])
         self._num_datasets = 0
         self._samplers: dict[Window | None, RingSampler] = {}
-        self._constants: dict[tuple[int, int | None], tuple[tf.Tensor, tf.Tensor]] = {}
+        # Sizes of the last sample, and the tensors of its info that are the same for all samples of these sizes.
+        self._constants: tuple[tuple[int, int, int | None], tuple[tf.Tensor, tf.Tensor, tf.Tensor]] | None = None
 
     @property
     def data_spec(self) -> Nest:
@@ -330,18 +331,13 @@ class TFUniformReplayBuffer(ReplayBuffer):
         starts, leaves, num_eligible = sampler.draw(self._rng, num)
         ids = sampler.ids(starts)
         self._usage.count_sampled(ids, num)
+        constants = self._constant_info(num_eligible, num, None if wanted is None else wanted.num_steps)
+        keys = memory.copy_to_tensor(starts)
+        info = BufferInfo(keys if wanted is None else memory.copy_to_tensor(ids), constants[0], keys, *constants[1:])
+        items = self._spec.pack(self._storage.to_tensors(leaves))
         if sample_batch_size is None:
-            leaves, ids, starts = [leaf[0] for leaf in leaves], ids[0], starts[0]
-        weights, mask = self._constant_info(sample_batch_size, None if wanted is None else wanted.num_steps)
-        key_tensor = tf.constant(starts)
-        info = BufferInfo(
-            ids=key_tensor if wanted is None else tf.constant(ids),
-            probabilities=tf.fill(weights.shape, np.float32(1 / num_eligible)),
-            keys=key_tensor,
-            weights=weights,
-            mask=mask,
-        )
-        return self._spec.pack(self._storage.to_tensors(leaves)), info
+            return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), (items, info))
+        return items, info
 
     def get_next(
         self,
@@ -621,11 +617,16 @@ class TFUniformReplayBuffer(ReplayBuffer):
     def _pack_for_dataset(self, leaves: Any) -> Nest:
         return tf.nest.pack_sequence_as(self._spec.dataset_nest(), list(leaves))
 
-    def _constant_info(self, sample_batch_size: int | None, num_steps: int | None) -> tuple[tf.Tensor, tf.Tensor]:
-        """Weights `[B]` and mask `[B, T]`, all ones: the same tensors for each sample of these sizes."""
-        batch = [] if sample_batch_size is None else [sample_batch_size]
-        time = [] if num_steps is None else [num_steps]
-        return tf.ones(batch), tf.ones([*batch, *time], tf.bool)
+    def _constant_info(
+        self, num_eligible: int, batch: int, num_steps: int | None
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Probabilities and weights `[B]`, mask `[B, T]`: made once while the sizes stay the same."""
+        sizes = (num_eligible, batch, num_steps)
+        if self._constants is None or self._constants[0] != sizes:
+            shape = [batch] if num_steps is None else [batch, num_steps]
+            chance = tf.fill([batch], np.float32(1 / num_eligible))
+            self._constants = (sizes, (chance, tf.ones([batch]), tf.ones(shape, tf.bool)))
+        return self._constants[1]
 
     def _dataset_seed(self) -> int | None:
         """A seed for the next dataset: another for each, the same in each run."""

@@ -49,10 +49,9 @@ class Usage:
 
     def count_overwritten(self, rows: slice, num_held: int) -> None:
         """Called before these rows are written anew; the first `num_held` of them hold frames."""
-        marks = self._marks[rows]
         if num_held:
-            self.evicted_unsampled += num_held - int(np.count_nonzero(marks[:num_held]))
-        marks[:] = 0
+            self.evicted_unsampled += num_held - int(np.count_nonzero(self._marks[rows][:num_held]))
+        self._marks[rows] = 0
 
     def graph_counter(self) -> SampleCounter:
         """A counter for one dataset's or function's graph: each has a cell of its own to add to."""

@@ -47,6 +47,13 @@ class Window:
             raise ValueError(f"Window.boundaries must be 'exclude' or 'ignore', got {self.boundaries!r}.")
 
 
+    def ends_at(self, word: int) -> bool:
+        """`ends_window` for one step word."""
+        if self.boundaries == "ignore":
+            return True
+        return word & 1 == 0 if self.num_steps == 1 else word >= 2 * (self.num_steps - 1)
+
+
 def resolve_window(num_steps: int | None, window: Window | None) -> Window | None:
     """The window that `num_steps` or `window` asks for; None for single frames without a `T` axis.
 
