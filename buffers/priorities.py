@@ -31,7 +31,6 @@ def check_priorities(priorities: Any, td_errors: Any, shape: tuple[int, ...]) ->
     wrong = ~np.isfinite(values) | ((values < 0) & (name == "priorities"))
     if wrong.any():
         position = tuple(int(index[0]) for index in np.nonzero(wrong))
-        place = ", ".join(map(str, position))
-        limit = "finite and at least 0" if name == "priorities" else "finite"
-        raise ValueError(f"{name}[{place}] is {values[position]}: a {name[:-3] + 'y' if name == 'priorities' else 'TD error'} must be {limit}.")
+        rule = "a priority must be finite and at least 0" if name == "priorities" else "a TD error must be finite"
+        raise ValueError(f"{name}[{', '.join(map(str, position))}] is {values[position]}: {rule}.")
     return np.abs(values)

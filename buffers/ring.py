@@ -23,8 +23,9 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from . import memory, storage
 from .episode_ends import EpisodeMarks
+from .memory import allocate
+from .storage import share
 from .windows import Window, ends_window, window_lengths
 
 RESERVED, PUBLISHED, FLOOR = 0, 1, 2
@@ -40,8 +41,8 @@ class EligibleCount:
 
     def __init__(self, window: Window) -> None:
         self.window = window
-        self.memory = memory.allocate((1,), np.int64)
-        self.tensor = storage.share(self.memory)
+        self.memory = allocate((1,), np.int64)
+        self.tensor = share(self.memory)
 
     @property
     def value(self) -> int:
@@ -63,10 +64,10 @@ class FrameRing:
     def __init__(self, batch_size: int, capacity: int) -> None:
         self.batch_size = batch_size
         self.capacity = capacity
-        self.words = memory.allocate((capacity,), np.int64)
-        self.words_tensor = storage.share(self.words)
-        self.cursors = memory.allocate((3,), np.int64)
-        self.cursors_tensor = storage.share(self.cursors)
+        self.words = allocate((capacity,), np.int64)
+        self.words_tensor = share(self.words)
+        self.cursors = allocate((3,), np.int64)
+        self.cursors_tensor = share(self.cursors)
         # Python's own copies of the cursors: reading them costs a reader and the writer less.
         self.reserved = 0
         self.published = 0
@@ -197,7 +198,9 @@ class FrameRing:
         return range(min(tail + (window.num_steps - 1) * self.batch_size, published), published)
 
     def _count_ends(self, window: Window, start: int, stop: int) -> int:
-        return sum(int(np.count_nonzero(ends_window(self.words[rows], window))) for rows in self._row_slices(start, stop))
+        return sum(
+            int(np.count_nonzero(ends_window(self.words[rows], window))) for rows in self._row_slices(start, stop)
+        )
 
     def _row_slices(self, start: int, stop: int) -> Iterator[slice]:
         """Rows of the ids from `start` to `stop`, cut at the ring's end."""

@@ -187,10 +187,16 @@ class ItemChecker:
         num_steps: int | None = None
         for index, (dtype, shape) in enumerate(self._expected):
             leaf = leaves[index]
-            if num_steps is None or type(leaf) is not np.ndarray or leaf.dtype != dtype or leaf.shape != (
-                shape[0],
-                num_steps,
-                *shape[1:],
+            if (
+                num_steps is None
+                or type(leaf) is not np.ndarray
+                or leaf.dtype != dtype
+                or leaf.shape
+                != (
+                    shape[0],
+                    num_steps,
+                    *shape[1:],
+                )
             ):
                 leaf = leaves[index] = self._convert(leaf, index, (self._batch_size, num_steps))
             num_steps = leaf.shape[1]
@@ -213,7 +219,9 @@ class ItemChecker:
             field = self._spec.fields[index]
             tensor = leaf if isinstance(leaf, tf.Tensor) else tf.constant(self._convert(leaf, index, outer))
             castable = self._cast and _KINDS.get(tensor.dtype) == _KINDS[field.dtype]
-            if not (tensor.dtype == field.dtype or castable) or not tensor.shape.is_compatible_with([*outer, *field.shape]):
+            if not (tensor.dtype == field.dtype or castable) or not tensor.shape.is_compatible_with(
+                [*outer, *field.shape]
+            ):
                 raise ValueError(_mismatch(field, outer, tensor.shape, tensor.dtype.name))
             tensors.append(tensor)
         return tensors
@@ -232,7 +240,9 @@ class ItemChecker:
         if array.dtype == field.numpy_dtype:
             return array
         if not weak and not (self._cast and _kind(array) == _KINDS[field.dtype]):
-            raise ValueError(_mismatch(field, outer, array.shape, array.dtype.name, cast_helps=_kind(array) == _KINDS[field.dtype]))
+            raise ValueError(
+                _mismatch(field, outer, array.shape, array.dtype.name, cast_helps=_kind(array) == _KINDS[field.dtype])
+            )
         return _cast_values(array, field)
 
 
@@ -360,7 +370,9 @@ def _compile_pack(spec: Nest) -> Callable[[Iterator[Any]], Nest]:
 
 
 def _fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
-    return len(shape) == len(expected) and all(want is None or got == want for got, want in zip(shape, expected, strict=True))
+    return len(shape) == len(expected) and all(
+        want is None or got == want for got, want in zip(shape, expected, strict=True)
+    )
 
 
 def _mismatch(field: Field, outer: tuple[int | None, ...], shape: Any, dtype: str, *, cast_helps: bool = False) -> str:
@@ -391,7 +403,9 @@ def _weakly_typed(value: Any, field: Field, outer: tuple[int | None, ...]) -> np
     try:
         array = np.asarray(value)
     except ValueError:
-        raise ValueError(f"field {field.path!r}: expected {_brackets([*outer, *field.shape])}, got a ragged list.") from None
+        raise ValueError(
+            f"field {field.path!r}: expected {_brackets([*outer, *field.shape])}, got a ragged list."
+        ) from None
     if kinds == {np.generic}:
         return array  # a list of NumPy scalars or arrays is as strict as an array
     if array.dtype == object and all(type(number) is int for number in _scalars(value)):
@@ -433,7 +447,9 @@ def _cast_values(array: np.ndarray, field: Field) -> np.ndarray:
     with np.errstate(all="ignore"):
         result = array.astype(field.numpy_dtype)
         if _KINDS[field.dtype] in (_FLOAT, _COMPLEX):
-            lost = np.isfinite(array) & ~np.isfinite(result.astype(np.complex128 if _KINDS[field.dtype] == _COMPLEX else np.float64))
+            lost = np.isfinite(array) & ~np.isfinite(
+                result.astype(np.complex128 if _KINDS[field.dtype] == _COMPLEX else np.float64)
+            )
         else:
             # Compared both ways, so that a wrapped sign (2**63 in int64) is seen too.
             lost = (result.astype(array.dtype) != array) | ((result < 0) != (array < 0))

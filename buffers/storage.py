@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from . import memory
+from .memory import adopt, aligned_empty, allocate, as_tensor
 from .spec import Field
 
 # A field up to this size shares a record; splitting a larger one out again would cost more than it saves.
@@ -71,7 +71,7 @@ class FrameStorage:
         """Fresh copies of these rows, leaves `[*rows.shape, ...]`, each 64-byte aligned."""
         outer = rows.shape
         shapes = [(*outer, *shape) for shape in self._shapes]
-        leaves = memory.aligned_empty(shapes, self._stored)
+        leaves = aligned_empty(shapes, self._stored)
         for group in self._groups:
             if len(group.fields) == 1:
                 out = leaves[group.fields[0]].reshape(*outer, group.widths[0])
@@ -86,7 +86,7 @@ class FrameStorage:
 
     def to_tensors(self, leaves: Sequence[np.ndarray]) -> list[tf.Tensor]:
         """What `gather` returned, as eager tensors of the fields' own dtypes on the same memory."""
-        tensors = [memory.adopt(leaf) for leaf in leaves]
+        tensors = [adopt(leaf) for leaf in leaves]
         for index in self._restored:
             tensors[index] = _restore_dtype(tensors[index], self._fields[index].dtype)
         return tensors
@@ -120,7 +120,7 @@ class FrameStorage:
     def _make_group(self, indices: list[int], num_rows: int) -> _Group:
         widths = tuple(self._fields[index].num_elements for index in indices)
         dtype = self._stored[indices[0]]
-        records = memory.allocate((num_rows, sum(widths)), dtype)
+        records = allocate((num_rows, sum(widths)), dtype)
         return _Group(dtype, tuple(indices), widths, records, _checked_alias(records))
 
     def _make_views(self, num_rows: int) -> list[np.ndarray]:
@@ -149,7 +149,7 @@ def _checked_alias(array: np.ndarray) -> tf.Tensor:
     Raises:
       RuntimeError: TensorFlow made a copy, so that it would serve the empty buffer for ever.
     """
-    tensor = memory.as_tensor(array)
+    tensor = as_tensor(array)
     flat = array.reshape(-1)
     flat[0] = 1
     seen = tf.gather(tf.gather(tensor, 0) if array.ndim > 1 else tensor, 0).numpy()

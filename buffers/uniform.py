@@ -11,18 +11,20 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from . import memory
 from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer, check_count
 from .episode_ends import EpisodeRule, FinalFrame
+from .memory import check_capacity_fits, copy_to_tensor
 from .priorities import check_priorities
 from .ring import FrameRing, tail_in_graph
-from .ring_dataset import pass_dataset, plan_dataset, random_dataset
+from .ring_dataset import random_dataset
+from .ring_passes import PassPlanner, pass_dataset
 from .ring_sampler import RingSampler
+from .ring_writer import RingWriter
 from .spec import DataSpec, ItemChecker, Nest
 from .stats import BufferStats
 from .storage import FrameStorage
 from .usage import Usage
-from .windows import Window, ends_window, ordered_starts, resolve_window
+from .windows import Window, ends_window, resolve_window
 
 _logger = logging.getLogger(__name__)
 
@@ -112,13 +114,21 @@ class TFUniformReplayBuffer(ReplayBuffer):
         self._spec = DataSpec(data_spec)
         self._rule = EpisodeRule(self._spec, end_of_episode_fn, final_frame)
         self._bytes_capacity = capacity * self._spec.frame_bytes
-        memory.check_capacity_fits(self._bytes_capacity, "max_length or batch_size")
+        check_capacity_fits(self._bytes_capacity, "max_length or batch_size")
 
-        self._checker = ItemChecker(self._spec, int(batch_size), cast=cast)
         self._storage = FrameStorage(self._spec.fields, capacity)
         self._ring = FrameRing(int(batch_size), capacity)
         self._usage = Usage(capacity)
         self._lock = threading.Lock()
+        self._writer = RingWriter(
+            self._spec,
+            ItemChecker(self._spec, int(batch_size), cast=cast),
+            self._rule,
+            self._ring,
+            self._storage,
+            self._usage,
+            self._lock,
+        )
         self._closed = False
         self._drop_remainder = bool(dataset_drop_remainder)
         self._window_shift = dataset_window_shift
@@ -175,12 +185,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
           ValueError: `end_of_episode` or `priorities` does not fit. Nothing is stored.
           ValueError: the buffer is closed.
         """
-        if not tf.executing_eagerly():
-            return self._add_in_graph(items, end_of_episode, priorities, sequence=False)
-        given = self._spec.flatten(items)
-        as_tensor = isinstance(given[0], tf.Tensor)
-        ids = self._add_step(self._checker.check_leaves(given), end_of_episode, priorities)
-        return tf.constant(ids) if as_tensor else ids
+        return self._writer.add_batch(items, end_of_episode, priorities)
 
     def add_sequence(self, items: Items, *, end_of_episode: Any = None, priorities: Any = None) -> Ids:
         """Stores `T` frames of each stream: the same as `T` calls of `add_batch`, in one.
@@ -196,13 +201,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
         Raises:
           ValueError: as `add_batch`; also where fields disagree about `T`. Nothing is stored.
         """
-        if not tf.executing_eagerly():
-            return self._add_in_graph(items, end_of_episode, priorities, sequence=True)
-        given = self._spec.flatten(items)
-        as_tensor = isinstance(given[0], tf.Tensor)
-        leaves, num_steps = self._checker.check_sequence_leaves(given)
-        ids = self._add_steps(leaves, num_steps, end_of_episode, priorities)
-        return tf.constant(ids) if as_tensor else ids
+        return self._writer.add_sequence(items, end_of_episode, priorities)
 
     def end_stream(self, b: int | None = None) -> None:
         """Stream `b` (None: all of them) stops here: no window goes past its newest frame.
@@ -332,8 +331,8 @@ class TFUniformReplayBuffer(ReplayBuffer):
         ids = sampler.ids(starts)
         self._usage.count_sampled(ids, num)
         constants = self._constant_info(num_eligible, num, None if wanted is None else wanted.num_steps)
-        keys = memory.copy_to_tensor(starts)
-        info = BufferInfo(keys if wanted is None else memory.copy_to_tensor(ids), constants[0], keys, *constants[1:])
+        keys = copy_to_tensor(starts)
+        info = BufferInfo(keys if wanted is None else copy_to_tensor(ids), constants[0], keys, *constants[1:])
         items = self._spec.pack(self._storage.to_tensors(leaves))
         if sample_batch_size is None:
             return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), (items, info))
@@ -446,73 +445,17 @@ class TFUniformReplayBuffer(ReplayBuffer):
         """Refuses further adds and draws. Memory is freed with the last dataset that reads it."""
         with self._lock:
             self._closed = True
+            self._writer.close()
             self._samplers.clear()
 
     # How it is done
 
-    def _add_step(self, leaves: list[np.ndarray], end_of_episode: Any, priorities: Any) -> np.ndarray:
-        marks = self._rule.marks(leaves, end_of_episode)
-        if priorities is not None:
-            check_priorities(priorities, None, (self.batch_size,))
-        ring = self._ring
-        with self._lock:
-            self._check_open()
-            first = ring.published
-            words, open_steps = ring.next_step_words(marks)
-            self._write(words, open_steps, leaves)
-        return np.arange(first, first + ring.batch_size)
-
-    def _write(self, words: np.ndarray, open_steps: np.ndarray | None, leaves: list[np.ndarray]) -> None:
-        ring = self._ring
-        num_over = ring.num_frames + len(words) - ring.capacity
-        rows = ring.reserve(words, open_steps)
-        self._usage.count_overwritten(rows, max(0, num_over))
-        self._storage.write(rows, leaves)
-        ring.publish()
-
-    def _add_steps(self, leaves: list[np.ndarray], num_steps: int, end_of_episode: Any, priorities: Any) -> np.ndarray:
-        ring, streams = self._ring, self.batch_size
-        if priorities is not None:
-            check_priorities(priorities, None, (streams, num_steps))
-        if num_steps == 0:
-            return np.zeros((streams, 0), np.int64)
-        marks = self._rule.marks(leaves, end_of_episode)
-        with self._lock:
-            self._check_open()
-            first = ring.published
-            words, open_steps = ring.next_words(marks, num_steps)
-            done = 0
-            while done < num_steps:
-                num = ring.contiguous_steps(num_steps - done)
-                is_last = done + num == num_steps
-                chunk = words[:, done : done + num].T.reshape(-1)
-                num_over = ring.num_frames + len(chunk) - ring.capacity
-                rows = ring.reserve(chunk, open_steps if is_last else None)
-                self._usage.count_overwritten(rows, max(0, num_over))
-                self._storage.write_sequence(rows, [leaf[:, done : done + num] for leaf in leaves], streams)
-                ring.publish()
-                done += num
-        return first + np.arange(num_steps) * streams + np.arange(streams)[:, None]
-
-    def _add_in_graph(self, items: Items, end_of_episode: Any, priorities: Any, *, sequence: bool) -> tf.Tensor:
-        tensors = self._checker.trace(items, sequence=sequence)
-        optional = [tf.convert_to_tensor(value) for value in (end_of_episode, priorities) if value is not None]
-
-        def write(*arrays: np.ndarray) -> np.ndarray:
-            leaves = list(arrays[: len(tensors)])
-            rest = list(arrays[len(tensors) :])
-            ends = rest.pop(0) if end_of_episode is not None else None
-            raw = rest.pop(0) if priorities is not None else None
-            if sequence:
-                return self._add_steps(*self._checker.check_sequence_leaves(leaves), ends, raw)
-            return self._add_step(self._checker.check_leaves(leaves), ends, raw)
-
-        ids = tf.numpy_function(write, [*tensors, *optional], tf.int64, stateful=True)
-        ids.set_shape([self.batch_size, tensors[0].shape[1] if tensors[0].shape.rank else None][: 1 + sequence])
-        return ids
-
     def _sample_in_graph(self, sampler: RingSampler, sample_batch_size: int | None) -> tuple[Items, BufferInfo]:
-        seed = None if self._seed is None else int(np.random.SeedSequence([self._seed, _GRAPH_STREAM]).generate_state(1)[0])
+        seed = (
+            None
+            if self._seed is None
+            else int(np.random.SeedSequence([self._seed, _GRAPH_STREAM]).generate_state(1)[0])
+        )
         pair = tf.random.uniform([2], tf.int64.min, tf.int64.max, tf.int64, seed=seed)
         drawn = sampler.draw_in_graph(sample_batch_size or 1, pair)
         ids = sampler.ids(drawn.starts)
@@ -548,7 +491,9 @@ class TFUniformReplayBuffer(ReplayBuffer):
                 f"{type(self).__name__} is empty. Make sure to add items before sampling the buffer."
             )
         if frames < self._min_size:
-            return EmptyBufferError(f"{frames} of {self._min_size} frames (min_size_to_sample): add more before sampling.")
+            return EmptyBufferError(
+                f"{frames} of {self._min_size} frames (min_size_to_sample): add more before sampling."
+            )
         if window.boundaries == "ignore":
             return EmptyBufferError(
                 f"no window of {window.num_steps} frames: {frames // self.batch_size} frames in each stream."
@@ -557,33 +502,16 @@ class TFUniformReplayBuffer(ReplayBuffer):
         return EmptyBufferError(f"no window of {window.num_steps} frames: {episodes} episodes, longest {longest}.")
 
     def _plans(self, window: Window, shift: int, epochs: int | None, *, keep_short: bool) -> tf.data.Dataset:
-        seed = None if epochs is None else self._dataset_seed()
-        rng = np.random.default_rng(seed)
-
-        def make_plan() -> tuple[np.ndarray, np.ndarray, float]:
-            starts, lengths = self._windows_in_order(window, shift, keep_short=keep_short)
-            if epochs is None:
-                return starts, lengths, 1.0
-            order = rng.permutation(len(starts))
-            return starts[order], lengths[order], 1 / len(starts)
-
-        return plan_dataset(make_plan, epochs or 1)
-
-    def _windows_in_order(self, window: Window, shift: int, *, keep_short: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of the first frames, and lengths, of all windows, stream after stream, oldest first."""
-        with self._lock:
-            ids, words = self._ring.ids_by_stream(), self._ring.words_by_stream()
-        if ids.shape[1] == 0 or ids.size < self._min_size:
-            raise self._nothing_eligible(window)
-        parts = [ordered_starts(stream, window, shift, keep_short=keep_short) for stream in words]
-        starts = np.concatenate([stream[index] for stream, (index, _) in zip(ids, parts, strict=True)])
-        lengths = np.concatenate([length for _, length in parts])
-        if not len(starts):
-            raise self._nothing_eligible(window)
-        left_out = ids.size - int(lengths.sum())
-        if shift == window.num_steps > 1 and not keep_short and left_out:
-            _logger.warning("%d frames are in no window of %d frames and are left out.", left_out, window.num_steps)
-        return starts, lengths
+        planner = PassPlanner(
+            self._ring,
+            self._lock,
+            window,
+            shift,
+            self._nothing_eligible,
+            min_size=self._min_size,
+            keep_short=keep_short,
+        )
+        return planner.ordered() if epochs is None else planner.shuffled(epochs, self._dataset_seed())
 
     def _check_sizes(self, sample_batch_size: int | None, window: Window | None, *, is_pass: bool) -> None:
         max_length = self.capacity // self.batch_size
@@ -612,7 +540,9 @@ class TFUniformReplayBuffer(ReplayBuffer):
         whole = ends < ring.published
         whole[whole] = ends_window(ring.words[ring.rows(ends[whole])], window)
         if not whole.all():
-            raise ValueError(f"no window of {window.num_steps} frames starts at id {starts[~whole][0]}: its episode is shorter.")
+            raise ValueError(
+                f"no window of {window.num_steps} frames starts at id {starts[~whole][0]}: its episode is shorter."
+            )
 
     def _pack_for_dataset(self, leaves: Any) -> Nest:
         return tf.nest.pack_sequence_as(self._spec.dataset_nest(), list(leaves))

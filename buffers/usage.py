@@ -7,7 +7,8 @@ import threading
 import numpy as np
 import tensorflow as tf
 
-from . import memory, storage
+from .memory import allocate
+from .storage import share
 
 
 class Usage:
@@ -23,8 +24,8 @@ class Usage:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._marks = memory.allocate((capacity,), np.uint8)
-        self._marks_tensor = storage.share(self._marks)
+        self._marks = allocate((capacity,), np.uint8)
+        self._marks_tensor = share(self._marks)
         self._cells: list[np.ndarray] = []
         self._lock = threading.Lock()
         self._sampled = 0
@@ -55,9 +56,9 @@ class Usage:
 
     def graph_counter(self) -> SampleCounter:
         """A counter for one dataset's or function's graph: each has a cell of its own to add to."""
-        cell = memory.allocate((1,), np.int64)
+        cell = allocate((1,), np.int64)
         self._cells.append(cell)
-        return SampleCounter(storage.share(cell), self._marks_tensor, self._capacity)
+        return SampleCounter(share(cell), self._marks_tensor, self._capacity)
 
     def clear(self) -> None:
         """All counters back to 0."""

@@ -46,7 +46,6 @@ class Window:
         if self.boundaries not in ("exclude", "ignore"):
             raise ValueError(f"Window.boundaries must be 'exclude' or 'ignore', got {self.boundaries!r}.")
 
-
     def ends_at(self, word: int) -> bool:
         """`ends_window` for one step word."""
         if self.boundaries == "ignore":

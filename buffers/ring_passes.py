@@ -1,0 +1,174 @@
+"""Passes over a ring: each window once, in order or shuffled, then the end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from .base import BufferInfo, EmptyBufferError
+from .ring import FrameRing
+from .ring_dataset import Pack, in_order, sample_info, with_live_options
+from .ring_sampler import RingSampler
+from .spec import Nest
+from .windows import Window, ordered_starts
+
+# Windows gathered at a time in a pass without `sample_batch_size`.
+_PASS_CHUNK = 64
+
+_logger = logging.getLogger(__name__)
+
+# Ids of first frames int64 `[m]`, lengths int64 `[m]`, the chance of each.
+Plan = tuple[np.ndarray, np.ndarray, float]
+
+
+class PassPlanner:
+    """Says which windows a pass visits, and in which order, when the pass begins.
+
+    Args:
+      ring: what is held.
+      lock: held while the ring is read.
+      window: the kind of window.
+      shift: frames of an episode from one start to the next.
+      explain_nothing: the error for a ring in which nothing is eligible.
+      min_size: frames that must be held.
+      keep_short: keep windows that an episode's end cuts short.
+    """
+
+    def __init__(
+        self,
+        ring: FrameRing,
+        lock: threading.Lock,
+        window: Window,
+        shift: int,
+        explain_nothing: Callable[[Window], EmptyBufferError],
+        *,
+        min_size: int,
+        keep_short: bool,
+    ) -> None:
+        self._ring = ring
+        self._lock = lock
+        self._window = window
+        self._shift = shift
+        self._explain_nothing = explain_nothing
+        self._min_size = min_size
+        self._keep_short = keep_short
+
+    def ordered(self) -> tf.data.Dataset:
+        """One plan: oldest first, stream after stream."""
+        return _plan_dataset(lambda: (*self._windows(), 1.0), 1)
+
+    def shuffled(self, num_passes: int, seed: int | None) -> tf.data.Dataset:
+        """`num_passes` plans, each a permutation of its own of what is held when it is reached."""
+        rng = np.random.default_rng(seed)
+
+        def plan() -> Plan:
+            starts, lengths = self._windows()
+            order = rng.permutation(len(starts))
+            return starts[order], lengths[order], 1 / len(starts)
+
+        return _plan_dataset(plan, num_passes)
+
+    def _windows(self) -> tuple[np.ndarray, np.ndarray]:
+        with self._lock:
+            ids, words = self._ring.ids_by_stream(), self._ring.words_by_stream()
+        if ids.size < max(1, self._min_size):
+            raise self._explain_nothing(self._window)
+        parts = [ordered_starts(stream, self._window, self._shift, keep_short=self._keep_short) for stream in words]
+        starts = np.concatenate([stream[index] for stream, (index, _) in zip(ids, parts, strict=True)])
+        lengths = np.concatenate([length for _, length in parts])
+        if not len(starts):
+            raise self._explain_nothing(self._window)
+        left_out = ids.size - int(lengths.sum())
+        if self._shift == self._window.num_steps > 1 and not self._keep_short and left_out:
+            _logger.warning("%d frames are in no window of %d frames; left out.", left_out, self._window.num_steps)
+        return starts, lengths
+
+
+def pass_dataset(
+    sampler: RingSampler,
+    pack: Pack,
+    plans: tf.data.Dataset,
+    sample_batch_size: int | None,
+    count_sampled: Callable[[tf.Tensor], tf.Operation],
+    count_skipped: Callable[[np.ndarray], None],
+    *,
+    keep_short: bool,
+    drop_remainder: bool,
+    num_parallel_calls: int | None,
+) -> tf.data.Dataset:
+    """The windows that `plans` names, each as often as it is named; overwritten ones are skipped.
+
+    Args:
+      sampler: what gathers.
+      pack: leaves to the nest of a sample's items.
+      plans: dataset of (ids of first frames int64 `[m]`, lengths int64 `[m]`, the chance of each
+        float32 `[]`), as `PassPlanner` makes them.
+      sample_batch_size: `B`, or None for elements without a `B` axis.
+      count_sampled: as for `random_dataset`.
+      count_skipped: told how many windows were skipped, at the time.
+      keep_short: deliver windows of fewer than `T` frames as such, `[<= T, ...]`; without
+        `sample_batch_size` only.
+      drop_remainder: leave out a last batch of fewer than `B`.
+      num_parallel_calls: of the map that gathers; elements keep their order.
+    """
+
+    def gather(starts: tf.Tensor, lengths: tf.Tensor, chance: tf.Tensor) -> tuple[Nest, BufferInfo, tf.Tensor]:
+        leaves, held = sampler.gather_in_graph(starts)
+        num_lost = tf.reduce_sum(tf.cast(~held, tf.int64))
+        told = tf.cond(
+            num_lost > 0,
+            lambda: tf.numpy_function(_tell(count_skipped), [num_lost], tf.bool),
+            lambda: tf.constant(False),
+        )
+        with tf.control_dependencies([told, count_sampled(sampler.ids(tf.boolean_mask(starts, held)))]):
+            held = tf.identity(held)
+        leaves, starts, lengths, chance = tf.nest.map_structure(
+            lambda tensor: tf.boolean_mask(tensor, held), (leaves, starts, lengths, chance)
+        )
+        return pack(leaves), sample_info(sampler, starts, chance), lengths
+
+    def cut(items: Nest, info: BufferInfo, length: tf.Tensor) -> tuple[Nest, BufferInfo]:
+        if not keep_short:
+            return items, info
+        items = tf.nest.map_structure(lambda leaf: leaf[:length], items)
+        return items, info._replace(ids=info.ids[:length], mask=info.mask[:length])
+
+    windows = plans.flat_map(
+        lambda starts, lengths, chance: tf.data.Dataset.from_tensor_slices(
+            (starts, lengths, tf.fill(tf.shape(starts), chance))
+        )
+    )
+    chunks = windows.batch(sample_batch_size or _PASS_CHUNK).map(
+        gather, num_parallel_calls, deterministic=in_order(num_parallel_calls)
+    )
+    # A chunk lacks the windows that were skipped: only taking it apart gives batches of one size again.
+    single = chunks.unbatch().map(cut)
+    if sample_batch_size is not None:
+        single = single.batch(sample_batch_size, drop_remainder=drop_remainder)
+    return with_live_options(single)
+
+
+def _plan_dataset(make_plan: Callable[[], Plan], num_plans: int) -> tf.data.Dataset:
+    """`num_plans` plans for `pass_dataset`, each made when the pass reaches it, not before."""
+
+    def call() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        starts, lengths, chance = make_plan()
+        return starts, lengths, np.float32(chance)
+
+    def plan(_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        starts, lengths, chance = tf.numpy_function(call, [], [tf.int64, tf.int64, tf.float32])
+        return tf.ensure_shape(starts, [None]), tf.ensure_shape(lengths, [None]), tf.ensure_shape(chance, [])
+
+    return tf.data.Dataset.range(num_plans).map(plan)
+
+
+def _tell(count_skipped: Callable[[np.ndarray], None]) -> Callable[[np.ndarray], np.ndarray]:
+    def tell(num: np.ndarray) -> np.ndarray:
+        count_skipped(num)
+        return np.array(True)
+
+    return tell
