@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 ALIGNMENT = 64
+_CAPTURED_AS_CONSTANT = 128
 _HUGE_PAGES_FROM = 64 * 2**20
 _WARN_SHARE = 0.2
 
@@ -37,6 +38,30 @@ def allocate(shape: Sequence[int], dtype: Any) -> np.ndarray:
         # Random rows of a large array miss the page table as often as the cache (benchmarks/README.md).
         pages.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(pages, dtype, math.prod(shape)).reshape(shape)
+
+
+def allocate_shared(shape: Sequence[int], dtype: Any) -> tuple[np.ndarray, tf.Tensor]:
+    """`allocate`, and an eager tensor on the same memory, seen to be one.
+
+    The tensor may have more rows than the array. TensorFlow traces a captured tensor of up to
+    128 elements as a constant: what runs is live, but shapes that depend on its values are
+    inferred from what it held at the trace (test: `test_small_shared_memory_is_no_constant`).
+
+    Raises:
+      RuntimeError: TensorFlow made a copy, so that it would serve the empty buffer for ever.
+    """
+    row = math.prod(shape[1:])
+    num_rows = max(shape[0], _CAPTURED_AS_CONSTANT // row + 1)
+    memory = allocate((num_rows, *shape[1:]), dtype)
+    first = (0,) * memory.ndim
+    with tf.init_scope():  # eager, whatever function is being traced
+        tensor = as_tensor(memory)
+        memory[first] = 1
+        seen = tf.gather_nd(tensor, [first]).numpy()[0]
+        memory[first] = 0
+    if seen != 1:
+        raise RuntimeError(f"TensorFlow copied {memory.shape} {memory.dtype} instead of sharing it; report this.")
+    return memory[: shape[0]], tensor
 
 
 def aligned_empty(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype[Any]]) -> list[np.ndarray]:

@@ -24,8 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from .episode_ends import EpisodeMarks
-from .memory import allocate
-from .storage import share
+from .memory import allocate_shared
 from .windows import Window, ends_window, window_lengths
 
 RESERVED, PUBLISHED, FLOOR = 0, 1, 2
@@ -41,8 +40,7 @@ class EligibleCount:
 
     def __init__(self, window: Window) -> None:
         self.window = window
-        self.memory = allocate((1,), np.int64)
-        self.tensor = share(self.memory)
+        self.memory, self.tensor = allocate_shared((1,), np.int64)
 
     @property
     def value(self) -> int:
@@ -64,10 +62,8 @@ class FrameRing:
     def __init__(self, batch_size: int, capacity: int) -> None:
         self.batch_size = batch_size
         self.capacity = capacity
-        self.words = allocate((capacity,), np.int64)
-        self.words_tensor = share(self.words)
-        self.cursors = allocate((3,), np.int64)
-        self.cursors_tensor = share(self.cursors)
+        self.words, self.words_tensor = allocate_shared((capacity,), np.int64)
+        self.cursors, self.cursors_tensor = allocate_shared((3,), np.int64)
         # Python's own copies of the cursors: reading them costs a reader and the writer less.
         self.reserved = 0
         self.published = 0

@@ -130,7 +130,7 @@ class RingWriter:
             return self._add_step(self._checker.check_leaves(leaves), ends, raw)
 
         ids = tf.numpy_function(write, [*tensors, *optional], tf.int64, stateful=True)
-        ids.set_shape([self._ring.batch_size, tensors[0].shape[1] if tensors[0].shape.rank else None][: 1 + sequence])
+        ids.set_shape([self._ring.batch_size, None] if sequence else [self._ring.batch_size])
         return ids
 
     def _check_open(self) -> None:

@@ -2,7 +2,7 @@
 
 Small fields of one dtype lie side by side in one record array, so that a row costs one
 cache miss and not one a field; a large field has an array of its own. TensorFlow reads the
-same memory (`memory.as_tensor`): what NumPy writes, a graph gathers, without a copy between.
+same memory (`memory.allocate_shared`): what NumPy writes, a graph gathers, without a copy between.
 Only gathers leave this class, because an alias would show later writes.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .memory import adopt, aligned_empty, allocate, as_tensor
+from .memory import adopt, aligned_empty, allocate_shared
 from .spec import Field
 
 # A field up to this size shares a record; splitting a larger one out again would cost more than it saves.
@@ -33,7 +33,7 @@ class _Group:
     fields: tuple[int, ...]
     widths: tuple[int, ...]
     records: np.ndarray
-    tensor: tf.Tensor
+    tensor: tf.Tensor  # [at least num_rows, width], on the memory of `records`
 
 
 class FrameStorage:
@@ -120,8 +120,7 @@ class FrameStorage:
     def _make_group(self, indices: list[int], num_rows: int) -> _Group:
         widths = tuple(self._fields[index].num_elements for index in indices)
         dtype = self._stored[indices[0]]
-        records = allocate((num_rows, sum(widths)), dtype)
-        return _Group(dtype, tuple(indices), widths, records, _checked_alias(records))
+        return _Group(dtype, tuple(indices), widths, *allocate_shared((num_rows, sum(widths)), dtype))
 
     def _make_views(self, num_rows: int) -> list[np.ndarray]:
         """For each field its part of the records `[num_rows, ...]`, in the field's own dtype."""
@@ -141,27 +140,6 @@ class FrameStorage:
                 )
                 start += width
         return views
-
-
-def _checked_alias(array: np.ndarray) -> tf.Tensor:
-    """A tensor on the array's memory, seen to be one: a write through NumPy shows in a gather.
-
-    Raises:
-      RuntimeError: TensorFlow made a copy, so that it would serve the empty buffer for ever.
-    """
-    tensor = as_tensor(array)
-    flat = array.reshape(-1)
-    flat[0] = 1
-    seen = tf.gather(tf.gather(tensor, 0) if array.ndim > 1 else tensor, 0).numpy()
-    flat[0] = 0
-    if seen != 1:
-        raise RuntimeError(f"TensorFlow copied {array.shape} {array.dtype} instead of sharing it; report this.")
-    return tensor
-
-
-def share(array: np.ndarray) -> tf.Tensor:
-    """A tensor on the memory of an array from `memory.allocate` that holds zeros; checked to be one."""
-    return _checked_alias(array)
 
 
 def _restore_dtype(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:

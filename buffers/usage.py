@@ -7,8 +7,7 @@ import threading
 import numpy as np
 import tensorflow as tf
 
-from .memory import allocate
-from .storage import share
+from .memory import allocate_shared
 
 
 class Usage:
@@ -24,8 +23,7 @@ class Usage:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._marks = allocate((capacity,), np.uint8)
-        self._marks_tensor = share(self._marks)
+        self._marks, self._marks_tensor = allocate_shared((capacity,), np.uint8)
         self._cells: list[np.ndarray] = []
         self._lock = threading.Lock()
         self._sampled = 0
@@ -56,9 +54,9 @@ class Usage:
 
     def graph_counter(self) -> SampleCounter:
         """A counter for one dataset's or function's graph: each has a cell of its own to add to."""
-        cell = allocate((1,), np.int64)
+        cell, tensor = allocate_shared((1,), np.int64)
         self._cells.append(cell)
-        return SampleCounter(share(cell), self._marks_tensor, self._capacity)
+        return SampleCounter(tensor, self._marks_tensor, self._capacity)
 
     def clear(self) -> None:
         """All counters back to 0."""
