@@ -1,0 +1,155 @@
+"""Interleaved timing: every contender gets a short window in each round, and ratios are taken round by round.
+
+A neighbour on the machine slows all contenders of a round alike, so a ratio moves less than
+the rates it is made of. The order changes from round to round, and the first round, in which
+caches fill and graphs are traced, is thrown away.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """How much is measured: see `FULL` and `QUICK`.
+
+    Attributes:
+      w1_capacity: frames of W1 buffers.
+      w2_capacity: frames of W2 buffers.
+      served_items: items of a Reverb table of W1.
+      growth_capacities: capacities between which the cost of `sample` is compared.
+      repeats: rounds that count.
+      window_s: seconds of one window.
+      import_repeats: fresh processes for each import.
+    """
+
+    w1_capacity: int
+    w2_capacity: int
+    served_items: int
+    growth_capacities: tuple[int, ...]
+    repeats: int
+    window_s: float
+    import_repeats: int
+
+
+FULL = Scale(1_000_000, 20_000, 50_000, (10**4, 10**5, 10**6, 10**7), repeats=15, window_s=0.25, import_repeats=9)
+QUICK = Scale(10_000, 600, 1_000, (10**3, 10**4), repeats=3, window_s=0.02, import_repeats=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Contender:
+    """Something to time.
+
+    Attributes:
+      name: as the table calls it.
+      call: does the work of `units` units.
+      units: what one call counts as, in the unit of the measure.
+    """
+
+    name: str
+    call: Callable[[], Any]
+    units: float = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Bar:
+    """What our number is held against.
+
+    Attributes:
+      against: name of a contender.
+      bound: of our number divided by that one's, or, with `difference`, of ours minus that one's.
+      at_most: the bound is an upper one.
+      difference: subtract instead of dividing.
+      aim: told, but not counted as missed.
+    """
+
+    against: str
+    bound: float
+    at_most: bool = False
+    difference: bool = False
+    aim: bool = False
+
+
+def interleave(contenders: Sequence[Contender], scale: Scale) -> dict[str, dict[str, Any]]:
+    """Samples of each contender by its name: `values` (units a second, one a round) and `cpu_us` a unit."""
+    samples: dict[str, dict[str, list[float]]] = {one.name: {"values": [], "cpu_us": []} for one in contenders}
+    rng = np.random.default_rng(0)
+    for round_index in range(scale.repeats + 1):
+        for index in rng.permutation(len(contenders)):
+            contender = contenders[index]
+            rate, cpu_us = _window(contender, scale.window_s)
+            if round_index:
+                samples[contender.name]["values"].append(rate)
+                samples[contender.name]["cpu_us"].append(cpu_us)
+    return samples
+
+
+def row(
+    measure: str, unit: str, ours: str, samples: dict[str, dict[str, Any]], bars: Sequence[Bar], note: str = ""
+) -> dict[str, Any]:
+    """One line of the table, as JSON: the contenders' medians with spread, and the bars with their ratios.
+
+    Args:
+      measure: what is measured.
+      unit: of the values.
+      ours: name of our own contender.
+      samples: for each contender its `values`, as many for each, in the order of the rounds.
+      bars: what ours is held against.
+      note: a sentence for the reader.
+    """
+    return {
+        "measure": measure,
+        "unit": unit,
+        "ours": ours,
+        "contenders": {
+            name: {
+                **_spread(one["values"]),
+                **({"cpu_us": statistics.median(one["cpu_us"])} if one.get("cpu_us") else {}),
+            }
+            for name, one in samples.items()
+        },
+        "bars": [_held_against(bar, samples[ours], samples[bar.against]) for bar in bars],
+        "note": note,
+    }
+
+
+def _held_against(bar: Bar, ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+    against = theirs["values"] * (len(ours["values"]) if len(theirs["values"]) == 1 else 1)
+    values = [a - b if bar.difference else a / b for a, b in zip(ours["values"], against, strict=True)]
+    spread = _spread(values)
+    met = spread["median"] <= bar.bound if bar.at_most else spread["median"] >= bar.bound
+    held = {**dataclasses.asdict(bar), "value": spread["median"], "iqr": spread["iqr"], "met": met}
+    if ours.get("cpu_us") and theirs.get("cpu_us") and not bar.at_most:
+        held["by_cpu"] = statistics.median(theirs["cpu_us"]) / statistics.median(ours["cpu_us"])
+    return held
+
+
+def _spread(values: Sequence[float]) -> dict[str, Any]:
+    quartiles = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+    return {"median": quartiles[1], "iqr": quartiles[2] - quartiles[0], "samples": len(values)}
+
+
+def _window(contender: Contender, window_s: float) -> tuple[float, float]:
+    """Units a second, and CPU microseconds of this process a unit, over one window after a short warm-up."""
+    call, now = contender.call, time.perf_counter
+    end = now() + window_s / 4
+    call()
+    while now() < end:
+        call()
+    num_calls, cpu_start, start = 0, time.process_time(), now()
+    end = start + window_s
+    while True:
+        call()
+        num_calls += 1
+        stop = now()
+        if stop >= end:
+            break
+    units = num_calls * contender.units
+    return units / (stop - start), (time.process_time() - cpu_start) / units * 1e6
