@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import tensorflow as tf
 
-from .spec import Nest
+from .nests import Nest
 from .stats import BufferStats
 from .windows import Window
 

@@ -14,7 +14,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from .spec import DataSpec, Nest
+from .nests import Array, Nest
+from .spec import DataSpec
 
 _STEP_TYPE_FIRST, _STEP_TYPE_LAST = 0, 2
 
@@ -30,9 +31,9 @@ class EpisodeMarks(NamedTuple):
       final: the frame ends its episode and is only a final observation.
     """
 
-    begins: np.ndarray | None
-    ends: np.ndarray | None
-    final: np.ndarray | None
+    begins: Array | None
+    ends: Array | None
+    final: Array | None
 
 
 class EpisodeRule:
@@ -80,7 +81,7 @@ class EpisodeRule:
         """Whether an episode's last frame may be only a final observation."""
         return (self.told_by_spec and self._final_by_spec) or self._final_by_caller
 
-    def marks(self, leaves: Sequence[np.ndarray], end_of_episode: Any = None) -> EpisodeMarks:
+    def marks(self, leaves: Sequence[Array], end_of_episode: Any = None) -> EpisodeMarks:
         """Marks for checked leaves `[B, ...]` or `[B, T, ...]`, in the order of the spec's fields.
 
         Raises:
@@ -99,7 +100,7 @@ class EpisodeRule:
         return self._with_callers_ends(leaves, begins, told, end_of_episode)
 
     def _with_callers_ends(
-        self, leaves: Sequence[np.ndarray], begins: np.ndarray | None, told: np.ndarray | None, end_of_episode: Any
+        self, leaves: Sequence[Array], begins: Array | None, told: Array | None, end_of_episode: Any
     ) -> EpisodeMarks:
         # Every leaf starts with the same outer axes: what is left of the field's own shape.
         outer = leaves[0].shape[: leaves[0].ndim - len(self._spec.fields[0].shape)]
@@ -123,7 +124,7 @@ class EpisodeRule:
         return None
 
 
-def _as_flags(name: str, value: Any, outer: tuple[int, ...]) -> np.ndarray:
+def _as_flags(name: str, value: Any, outer: tuple[int, ...]) -> Array:
     flags = np.asarray(value.numpy() if isinstance(value, tf.Tensor) else value)
     if flags.dtype != bool or flags.shape != outer:
         raise ValueError(f"{name}: expected {list(outer)} bool, got {list(flags.shape)} {flags.dtype}.")

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from .nests import Array
+
 ALIGNMENT = 64
 _CAPTURED_AS_CONSTANT = 128
 _HUGE_PAGES_FROM = 64 * 2**20
@@ -26,7 +28,7 @@ _WARN_SHARE = 0.2
 _logger = logging.getLogger(__name__)
 
 
-def allocate(shape: Sequence[int], dtype: Any) -> np.ndarray:
+def allocate(shape: Sequence[int], dtype: Any) -> Array:
     """Zeros of this shape in pages of their own, which the system commits when first written.
 
     The map is private: a forked child writes into its own copy, never into the parent's buffer.
@@ -40,7 +42,7 @@ def allocate(shape: Sequence[int], dtype: Any) -> np.ndarray:
     return np.frombuffer(pages, dtype, math.prod(shape)).reshape(shape)
 
 
-def allocate_shared(shape: Sequence[int], dtype: Any) -> tuple[np.ndarray, tf.Tensor]:
+def allocate_shared(shape: Sequence[int], dtype: Any) -> tuple[Array, tf.Tensor]:
     """`allocate`, and an eager tensor on the same memory, seen to be one.
 
     The tensor may have more rows than the array. TensorFlow traces a captured tensor of up to
@@ -64,7 +66,7 @@ def allocate_shared(shape: Sequence[int], dtype: Any) -> tuple[np.ndarray, tf.Te
     return memory[: shape[0]], tensor
 
 
-def aligned_empty(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype[Any]]) -> list[np.ndarray]:
+def aligned_empty(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype[Any]]) -> list[Array]:
     """Fresh uninitialised arrays in one block, each of them 64-byte aligned."""
     offsets, end = [], 0
     for shape, dtype in zip(shapes, dtypes, strict=True):
@@ -79,7 +81,7 @@ def aligned_empty(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype[A
     ]
 
 
-def copy_to_tensor(array: np.ndarray) -> tf.Tensor:
+def copy_to_tensor(array: Array) -> tf.Tensor:
     """An eager tensor with a copy of the array; a fifth of what `tf.constant` costs.
 
     >>> copy_to_tensor(np.array([3, 4])).numpy()
@@ -90,12 +92,12 @@ def copy_to_tensor(array: np.ndarray) -> tf.Tensor:
     return adopt(copy)
 
 
-def adopt(array: np.ndarray) -> tf.Tensor:
+def adopt(array: Array) -> tf.Tensor:
     """An eager tensor on the memory of an array that `aligned_empty` or `allocate` made."""
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
 
-def as_tensor(array: np.ndarray) -> tf.Tensor:
+def as_tensor(array: Array) -> tf.Tensor:
     """An eager tensor on the array's own memory, without a copy.
 
     Raises:

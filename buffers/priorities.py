@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from .nests import Array
 
-def check_priorities(priorities: Any, td_errors: Any, shape: tuple[int, ...]) -> np.ndarray:
+
+def check_priorities(priorities: Any, td_errors: Any, shape: tuple[int, ...]) -> Array:
     """Raw priorities, or absolute TD errors, as float64 of this shape.
 
     Raises:

@@ -25,6 +25,7 @@ import tensorflow as tf
 
 from .episode_ends import EpisodeMarks
 from .memory import allocate_shared
+from .nests import Array
 from .windows import Window, ends_window, window_lengths
 
 RESERVED, PUBLISHED, FLOOR = 0, 1, 2
@@ -82,7 +83,7 @@ class FrameRing:
         """Frames held."""
         return self.published - self.tail
 
-    def next_words(self, marks: EpisodeMarks, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
+    def next_words(self, marks: EpisodeMarks, num_steps: int) -> tuple[Array, Array]:
         """Step words `[B, T]` of the coming frames, and what `_open_steps` becomes after them."""
         shape = (self.batch_size, num_steps)
         time = np.arange(num_steps)
@@ -103,7 +104,7 @@ class FrameRing:
             words += marks.final.reshape(shape)
         return words, open_steps
 
-    def next_step_words(self, marks: EpisodeMarks) -> tuple[np.ndarray, np.ndarray]:
+    def next_step_words(self, marks: EpisodeMarks) -> tuple[Array, Array]:
         """`next_words` for one step: words `[B]`."""
         steps = self._open_steps
         if marks.begins is not None:
@@ -116,7 +117,7 @@ class FrameRing:
             words += marks.final
         return words, open_steps
 
-    def reserve(self, words: np.ndarray, open_steps: np.ndarray | None) -> slice:
+    def reserve(self, words: Array, open_steps: Array | None) -> slice:
         """Claims rows for the frames with these words, int64 `[n]` in id order; returns the rows.
 
         The `n` rows must not run over the ring's end (`contiguous_steps`). `open_steps` is
@@ -169,15 +170,15 @@ class FrameRing:
             self._counts[window] = count
         return count
 
-    def rows(self, ids: np.ndarray) -> np.ndarray:
+    def rows(self, ids: Array) -> Array:
         """Rows of these ids."""
         return ids % self.capacity
 
-    def words_by_stream(self) -> np.ndarray:
+    def words_by_stream(self) -> Array:
         """Step words of all frames held, `[B, n]`, oldest first."""
         return self.words[self.rows(self.ids_by_stream())]
 
-    def ids_by_stream(self) -> np.ndarray:
+    def ids_by_stream(self) -> Array:
         """Ids of all frames held, `[B, n]`, oldest first."""
         return np.arange(self.tail, self.published).reshape(-1, self.batch_size).T
 
@@ -206,7 +207,7 @@ class FrameRing:
             yield slice(row, row + num)
             start += num
 
-    def _change(self, count: EligibleCount, words: np.ndarray) -> int:
+    def _change(self, count: EligibleCount, words: Array) -> int:
         """By how much a count changes when `words` are appended; called before they are written."""
         first = self.published
         old_start, new_start = self._first_ends(count.window, len(words))

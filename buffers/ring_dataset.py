@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from .base import BufferInfo
+from .nests import Nest
 from .ring_sampler import RingSampler
-from .spec import Nest
 
 DRAWS_PER_CALL = 4
 

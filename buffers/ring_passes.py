@@ -10,10 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from .base import BufferInfo, EmptyBufferError
+from .nests import Array, Nest
 from .ring import FrameRing
 from .ring_dataset import Pack, in_order, sample_info, with_live_options
 from .ring_sampler import RingSampler
-from .spec import Nest
 from .windows import Window, ordered_starts
 
 # Windows gathered at a time in a pass without `sample_batch_size`.
@@ -22,7 +22,7 @@ _PASS_CHUNK = 64
 _logger = logging.getLogger(__name__)
 
 # Ids of first frames int64 `[m]`, lengths int64 `[m]`, the chance of each.
-Plan = tuple[np.ndarray, np.ndarray, float]
+Plan = tuple[Array, Array, float]
 
 
 class PassPlanner:
@@ -72,7 +72,7 @@ class PassPlanner:
 
         return _plan_dataset(plan, num_passes)
 
-    def _windows(self) -> tuple[np.ndarray, np.ndarray]:
+    def _windows(self) -> tuple[Array, Array]:
         with self._lock:
             ids, words = self._ring.ids_by_stream(), self._ring.words_by_stream()
         if ids.size < max(1, self._min_size):
@@ -94,7 +94,7 @@ def pass_dataset(
     plans: tf.data.Dataset,
     sample_batch_size: int | None,
     count_sampled: Callable[[tf.Tensor], tf.Operation],
-    count_skipped: Callable[[np.ndarray], None],
+    count_skipped: Callable[[Array], None],
     *,
     keep_short: bool,
     drop_remainder: bool,
@@ -155,7 +155,7 @@ def pass_dataset(
 def _plan_dataset(make_plan: Callable[[], Plan], num_plans: int) -> tf.data.Dataset:
     """`num_plans` plans for `pass_dataset`, each made when the pass reaches it, not before."""
 
-    def call() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def call() -> tuple[Array, Array, np.float32]:
         starts, lengths, chance = make_plan()
         return starts, lengths, np.float32(chance)
 
@@ -166,8 +166,8 @@ def _plan_dataset(make_plan: Callable[[], Plan], num_plans: int) -> tf.data.Data
     return tf.data.Dataset.range(num_plans).map(plan)
 
 
-def _tell(count_skipped: Callable[[np.ndarray], None]) -> Callable[[np.ndarray], np.ndarray]:
-    def tell(num: np.ndarray) -> np.ndarray:
+def _tell(count_skipped: Callable[[Array], None]) -> Callable[[Array], Array]:
+    def tell(num: Array) -> Array:
         count_skipped(num)
         return np.array(True)
 

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from .base import EmptyBufferError
+from .nests import Array
 from .ring import RESERVED, FrameRing, tail_in_graph
 from .storage import FrameStorage
 from .windows import Window, ends_window
@@ -34,8 +35,8 @@ _ROUNDS_BEFORE_LOCK = 8
 class Draw(NamedTuple):
     """A draw of `n` windows: the ids of their first frames `[n]`, the leaves, and how many were eligible."""
 
-    starts: np.ndarray
-    leaves: list[np.ndarray]
+    starts: Array
+    leaves: list[Array]
     num_eligible: int
 
 
@@ -90,12 +91,12 @@ class RingSampler:
                 self._count = ring.count_eligible(self._window)
 
     @property
-    def offsets(self) -> np.ndarray:
+    def offsets(self) -> Array:
         """Ids of a window's frames relative to its first, int64 `[T]`; `[]` for single frames."""
         steps = np.arange(self._window.num_steps) * self._ring.batch_size
         return steps if self._stacked else steps[0]
 
-    def ids(self, starts: np.ndarray) -> np.ndarray:
+    def ids(self, starts: Array) -> Array:
         """Ids `[n, T]` (`[n]` for single frames) of the windows that start at `starts` `[n]`."""
         return starts[:, None] + self.offsets if self._stacked else starts
 
@@ -118,7 +119,7 @@ class RingSampler:
             starts, num_eligible = self._draw_starts(rng, num)
             return Draw(starts, self._gather(starts), num_eligible)
 
-    def gather(self, starts: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+    def gather(self, starts: Array) -> tuple[list[Array], Array]:
         """Leaves of the windows at `starts`, and which of them (bool `[n]`) are still held and whole."""
         leaves = self._gather(starts)
         return leaves, (starts >= self._ring.reserved - self._ring.capacity) & (starts >= self._ring.floor)
@@ -142,7 +143,7 @@ class RingSampler:
 
     # NumPy
 
-    def _draw_starts(self, rng: np.random.Generator, num: int) -> tuple[np.ndarray, int]:
+    def _draw_starts(self, rng: np.random.Generator, num: int) -> tuple[Array, int]:
         low, published, num_eligible = self._bounds()
         if self._count is None:
             return rng.integers(low - self._reach, published - self._reach, num), num_eligible
@@ -151,7 +152,7 @@ class RingSampler:
             if not len(ends):
                 raise self._explain_nothing(self._window)
             return ends[rng.integers(0, len(ends), num)] - self._reach, num_eligible
-        found: list[np.ndarray] = []
+        found: list[Array] = []
         missing = num
         while True:
             share = num_eligible / (published - low)
@@ -174,14 +175,14 @@ class RingSampler:
             raise self._explain_nothing(self._window)
         return low, published, num_eligible
 
-    def _ending(self, ids: np.ndarray) -> np.ndarray:
+    def _ending(self, ids: Array) -> Array:
         """Those of `ids` at which a window ends."""
         return ids[ends_window(self._ring.words[self._ring.rows(ids)], self._window)]
 
-    def _gather(self, starts: np.ndarray) -> list[np.ndarray]:
+    def _gather(self, starts: Array) -> list[Array]:
         return self._storage.gather(self._ring.rows(self.ids(starts)))
 
-    def _stale(self, starts: np.ndarray) -> np.ndarray | None:
+    def _stale(self, starts: Array) -> Array | None:
         """Positions that the writer may have touched, or None: the oldest start tells at once."""
         oldest = self._ring.reserved - self._ring.capacity
         if starts.min() >= oldest:
@@ -278,7 +279,7 @@ class RingSampler:
         return reserved, floor
 
     def _raise_in_graph(self) -> tf.Tensor:
-        def fail() -> np.ndarray:
+        def fail() -> Array:
             raise self._explain_nothing(self._window)
 
         return tf.numpy_function(fail, [], tf.bool)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from .base import Ids, Items
 from .episode_ends import EpisodeRule
+from .nests import Array
 from .priorities import check_priorities
 from .ring import FrameRing
 from .spec import DataSpec, ItemChecker
@@ -75,7 +76,7 @@ class RingWriter:
         """Refuses further writes."""
         self._closed = True
 
-    def _add_step(self, leaves: list[np.ndarray], end_of_episode: Any, priorities: Any) -> np.ndarray:
+    def _add_step(self, leaves: list[Array], end_of_episode: Any, priorities: Any) -> Array:
         marks = self._rule.marks(leaves, end_of_episode)
         if priorities is not None:
             check_priorities(priorities, None, (self._ring.batch_size,))
@@ -88,7 +89,7 @@ class RingWriter:
             ring.publish()
         return np.arange(first, first + ring.batch_size)
 
-    def _add_steps(self, leaves: list[np.ndarray], num_steps: int, end_of_episode: Any, priorities: Any) -> np.ndarray:
+    def _add_steps(self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any) -> Array:
         ring, streams = self._ring, self._ring.batch_size
         if priorities is not None:
             check_priorities(priorities, None, (streams, num_steps))
@@ -110,7 +111,7 @@ class RingWriter:
                 done += num
         return first + np.arange(num_steps) * streams + np.arange(streams)[:, None]
 
-    def _claim(self, words: np.ndarray, open_steps: np.ndarray | None) -> slice:
+    def _claim(self, words: Array, open_steps: Array | None) -> slice:
         num_over = self._ring.num_frames + len(words) - self._ring.capacity
         rows = self._ring.reserve(words, open_steps)
         self._usage.count_overwritten(rows, max(0, num_over))
@@ -120,7 +121,7 @@ class RingWriter:
         tensors = self._checker.trace(items, sequence=sequence)
         optional = [tf.convert_to_tensor(value) for value in (end_of_episode, priorities) if value is not None]
 
-        def write(*arrays: np.ndarray) -> np.ndarray:
+        def write(*arrays: Array) -> Array:
             leaves = list(arrays[: len(tensors)])
             rest = list(arrays[len(tensors) :])
             ends = rest.pop(0) if end_of_episode is not None else None

@@ -7,65 +7,24 @@ is told in the same words everywhere. Letters: `B` streams written side by side,
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-Nest = Any
-"""A nest of leaves; the docstring where it is used gives the leaves' shapes."""
-
-_INTEGER, _FLOAT, _BOOL, _COMPLEX = "integer", "float", "bool", "complex"
-
-# Kinds of dtype within which `cast=True` may convert.
-_KINDS: dict[tf.DType, str] = {
-    tf.bool: _BOOL,
-    **dict.fromkeys((tf.int8, tf.int16, tf.int32, tf.int64), _INTEGER),
-    **dict.fromkeys((tf.uint8, tf.uint16, tf.uint32, tf.uint64), _INTEGER),
-    **dict.fromkeys((tf.bfloat16, tf.float16, tf.float32, tf.float64), _FLOAT),
-    **dict.fromkeys((tf.complex64, tf.complex128), _COMPLEX),
-}
-
-# What a plain Python number (weakly typed) may become.
-_WEAK_KINDS: dict[type, frozenset[str]] = {
-    bool: frozenset({_BOOL}),
-    int: frozenset({_INTEGER, _FLOAT, _COMPLEX}),
-    float: frozenset({_FLOAT, _COMPLEX}),
-    complex: frozenset({_COMPLEX}),
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Field:
-    """One leaf of a `data_spec`.
-
-    Attributes:
-      path: where the leaf is, as `'observation/image'`; tuple positions are numbers.
-      shape: the leaf's own shape, without `[B]` or `[B, T]`.
-      dtype: its TensorFlow dtype.
-    """
-
-    path: str
-    shape: tuple[int, ...]
-    dtype: tf.DType
-
-    @property
-    def numpy_dtype(self) -> np.dtype[Any]:
-        """The NumPy dtype of the same layout (bfloat16 is ml_dtypes' own)."""
-        return np.dtype(self.dtype.as_numpy_dtype)
-
-    @property
-    def num_elements(self) -> int:
-        """Numbers in one frame of this field."""
-        return math.prod(self.shape)
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of one frame of this field."""
-        return self.num_elements * self.numpy_dtype.itemsize
+from .casting import cast_values, from_plain_numbers
+from .fields import KINDS, Field, brackets, kind_of
+from .nests import (
+    Array,
+    Nest,
+    StructureError,
+    compile_flatten,
+    compile_pack,
+    field_path,
+    leaves_with_paths,
+    lists_to_tuples,
+)
 
 
 class DataSpec:
@@ -88,14 +47,14 @@ class DataSpec:
     """
 
     def __init__(self, data_spec: Nest) -> None:
-        leaves = list(_leaves_with_paths(data_spec, ()))
+        leaves = list(leaves_with_paths(data_spec, ()))
         if not leaves:
             raise ValueError(f"data_spec has no leaf: {data_spec!r}; give at least one tf.TensorSpec.")
         self.nest = data_spec
         self.fields = tuple(_field(path, leaf) for path, leaf in leaves)
         self.frame_bytes = sum(field.num_bytes for field in self.fields)
-        self._flatten_into = _compile_flatten(data_spec)
-        self._pack_from = _compile_pack(data_spec)
+        self._flatten_into = compile_flatten(data_spec)
+        self._pack_from = compile_pack(data_spec)
 
     def flatten(self, items: Nest) -> list[Any]:
         """The leaves of `items` in the order of `fields`; whatever stands at a leaf's place is a leaf.
@@ -106,7 +65,7 @@ class DataSpec:
         leaves: list[Any] = []
         try:
             self._flatten_into(items, leaves)
-        except _StructureError:
+        except StructureError:
             raise ValueError(self._explain_structure(items)) from None
         return leaves
 
@@ -116,11 +75,11 @@ class DataSpec:
 
     def dataset_nest(self) -> Nest:
         """The spec as tf.data can carry it: lists, which tf.data reads as tensors, become tuples."""
-        return _lists_to_tuples(self.nest)
+        return lists_to_tuples(self.nest)
 
     def _explain_structure(self, items: Nest) -> str:
         expected = {field.path for field in self.fields}
-        found = {_join(path) for path, _ in _leaves_with_paths(items, (), until=self.nest)}
+        found = {field_path(path) for path, _ in leaves_with_paths(items, (), until=self.nest)}
         parts = []
         if expected - found:
             parts.append(f"missing {sorted(expected - found)}")
@@ -157,7 +116,7 @@ class ItemChecker:
         # (NumPy dtype, shape with B in front) for each field: all that the common case needs.
         self._expected = [(field.numpy_dtype, (batch_size, *field.shape)) for field in spec.fields]
 
-    def batch(self, items: Nest) -> list[np.ndarray]:
+    def batch(self, items: Nest) -> list[Array]:
         """Leaves `[B, ...]` of one frame a stream, in the order of `spec.fields`.
 
         Raises:
@@ -166,7 +125,7 @@ class ItemChecker:
         """
         return self.check_leaves(self._spec.flatten(items))
 
-    def sequence(self, items: Nest) -> tuple[list[np.ndarray], int]:
+    def sequence(self, items: Nest) -> tuple[list[Array], int]:
         """Leaves `[B, T, ...]` and `T`, which the first field gives.
 
         Raises:
@@ -174,7 +133,7 @@ class ItemChecker:
         """
         return self.check_sequence_leaves(self._spec.flatten(items))
 
-    def check_leaves(self, leaves: list[Any]) -> list[np.ndarray]:
+    def check_leaves(self, leaves: list[Any]) -> list[Array]:
         """`batch` for leaves that are flat already; fills the list that it is given."""
         for index, (dtype, shape) in enumerate(self._expected):
             leaf = leaves[index]
@@ -182,7 +141,7 @@ class ItemChecker:
                 leaves[index] = self._convert(leaf, index, (self._batch_size,))
         return leaves
 
-    def check_sequence_leaves(self, leaves: list[Any]) -> tuple[list[np.ndarray], int]:
+    def check_sequence_leaves(self, leaves: list[Any]) -> tuple[list[Array], int]:
         """`sequence` for leaves that are flat already; fills the list that it is given."""
         num_steps: int | None = None
         for index, (dtype, shape) in enumerate(self._expected):
@@ -218,7 +177,7 @@ class ItemChecker:
         for index, leaf in enumerate(leaves):
             field = self._spec.fields[index]
             tensor = leaf if isinstance(leaf, tf.Tensor) else tf.constant(self._convert(leaf, index, outer))
-            castable = self._cast and _KINDS.get(tensor.dtype) == _KINDS[field.dtype]
+            castable = self._cast and KINDS.get(tensor.dtype) == field.kind
             if not (tensor.dtype == field.dtype or castable) or not tensor.shape.is_compatible_with(
                 [*outer, *field.shape]
             ):
@@ -226,45 +185,30 @@ class ItemChecker:
             tensors.append(tensor)
         return tensors
 
-    def _convert(self, leaf: Any, index: int, outer: tuple[int | None, ...]) -> np.ndarray:
+    def _convert(self, leaf: Any, index: int, outer: tuple[int | None, ...]) -> Array:
         field = self._spec.fields[index]
         if isinstance(leaf, tf.Tensor):
             leaf = leaf.numpy()
-        weak = not isinstance(leaf, np.ndarray | np.generic)
-        if weak:
-            array = _weakly_typed(leaf, field, outer)
-        else:
+        if isinstance(leaf, np.ndarray | np.generic):
             array = np.asarray(leaf)
+        else:
+            array = from_plain_numbers(leaf, field, outer)
         if not _fits(array.shape, (*outer, *field.shape)):
             raise ValueError(_mismatch(field, outer, array.shape, array.dtype.name))
         if array.dtype == field.numpy_dtype:
             return array
-        if not weak and not (self._cast and _kind(array) == _KINDS[field.dtype]):
-            raise ValueError(
-                _mismatch(field, outer, array.shape, array.dtype.name, cast_helps=_kind(array) == _KINDS[field.dtype])
-            )
-        return _cast_values(array, field)
-
-
-class _StructureError(Exception):
-    """Items and spec differ in structure; turned into a ValueError that says how."""
-
-
-def field_path(path: Sequence[str]) -> str:
-    """How a leaf's place in a nest is written in messages: `'observation/image'`."""
-    return _join(tuple(path))
-
-
-def _join(path: tuple[str, ...]) -> str:
-    return "/".join(path)
+        same_kind = kind_of(array) == field.kind
+        if not (self._cast and same_kind):
+            raise ValueError(_mismatch(field, outer, array.shape, array.dtype.name, cast_helps=same_kind))
+        return cast_values(array, field)
 
 
 def _field(path: tuple[str, ...], leaf: Any) -> Field:
-    name = _join(path)
+    name = field_path(path)
     if not isinstance(leaf, tf.TensorSpec):
         raise TypeError(f"data_spec field {name!r}: expected a tf.TensorSpec, got {type(leaf).__name__}.")
     name = name or leaf.name or "items"
-    if leaf.dtype not in _KINDS:
+    if leaf.dtype not in KINDS:
         raise ValueError(
             f"data_spec field {name!r}: {leaf.dtype.name} has no fixed width and cannot be stored; "
             "drop the field, or encode it as a fixed-width dtype (an id, or uint8 [n])."
@@ -277,98 +221,6 @@ def _field(path: tuple[str, ...], leaf: Any) -> Field:
     return Field(name, shape, leaf.dtype)
 
 
-def _children(nest: Nest) -> list[tuple[str, Any]] | None:
-    """Name and value of each child in `tf.nest` order, or None for a leaf."""
-    if isinstance(nest, Mapping):
-        return [(str(key), nest[key]) for key in sorted(nest)]
-    if isinstance(nest, tuple) and hasattr(nest, "_fields"):
-        return list(zip(nest._fields, nest, strict=True))
-    if isinstance(nest, list | tuple):
-        return [(str(index), value) for index, value in enumerate(nest)]
-    return None
-
-
-def _leaves_with_paths(nest: Nest, path: tuple[str, ...], until: Nest | None = None) -> Any:
-    """Yields (path, leaf); stops early where `until` has a leaf."""
-    children = _children(nest)
-    expected = _children(until) if until is not None else None
-    if children is None or (until is not None and expected is None):
-        yield path, nest
-        return
-    by_name = dict(expected or [])
-    for name, child in children:
-        yield from _leaves_with_paths(child, (*path, name), by_name.get(name))
-
-
-def _lists_to_tuples(nest: Nest) -> Nest:
-    if isinstance(nest, Mapping):
-        return type(nest)((key, _lists_to_tuples(value)) for key, value in nest.items())
-    if isinstance(nest, tuple) and hasattr(nest, "_fields"):
-        return type(nest)(*(_lists_to_tuples(value) for value in nest))
-    if isinstance(nest, list | tuple):
-        return tuple(_lists_to_tuples(value) for value in nest)
-    return nest
-
-
-def _compile_flatten(spec: Nest) -> Callable[[Nest, list[Any]], None]:
-    """A function that appends the leaves of a nest of this structure to a list.
-
-    The walk over the spec is made once, here; `add_batch` calls only what is left of it.
-    """
-    children = _children(spec)
-    if children is None:
-        return lambda items, leaves: leaves.append(items)
-    if isinstance(spec, Mapping):
-        return _compile_mapping(spec)
-    parts = [_compile_flatten(child) for _, child in children]
-    names = getattr(spec, "_fields", None)
-
-    def flatten_sequence(items: Nest, leaves: list[Any]) -> None:
-        if not isinstance(items, list | tuple) or len(items) != len(parts) or getattr(items, "_fields", None) != names:
-            raise _StructureError
-        for part, item in zip(parts, items, strict=True):
-            part(item, leaves)
-
-    return flatten_sequence
-
-
-def _compile_mapping(spec: Mapping[Any, Any]) -> Callable[[Nest, list[Any]], None]:
-    keys = sorted(spec)
-    parts = [(key, None if _children(spec[key]) is None else _compile_flatten(spec[key])) for key in keys]
-
-    def flatten_mapping(items: Nest, leaves: list[Any]) -> None:
-        if not isinstance(items, Mapping) or len(items) != len(parts):
-            raise _StructureError
-        try:
-            for key, part in parts:
-                if part is None:
-                    leaves.append(items[key])
-                else:
-                    part(items[key], leaves)
-        except KeyError:
-            raise _StructureError from None
-
-    return flatten_mapping
-
-
-def _compile_pack(spec: Nest) -> Callable[[Iterator[Any]], Nest]:
-    """A function that builds a nest of this structure from an iterator over its leaves."""
-    children = _children(spec)
-    if children is None:
-        return next
-    parts = [_compile_pack(child) for _, child in children]
-    if isinstance(spec, Mapping):
-        keys = sorted(spec)
-        if all(part is next for part in parts) and type(spec) is dict:
-            return lambda leaves: dict(zip(keys, leaves))  # noqa: B905 (the iterator may go on after this dict)
-        make = type(spec)
-        return lambda leaves: make((key, part(leaves)) for key, part in zip(keys, parts, strict=True))
-    if hasattr(spec, "_fields"):
-        return lambda leaves: type(spec)(*[part(leaves) for part in parts])
-    make_sequence = type(spec)
-    return lambda leaves: make_sequence([part(leaves) for part in parts])
-
-
 def _fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
     return len(shape) == len(expected) and all(
         want is None or got == want for got, want in zip(shape, expected, strict=True)
@@ -376,83 +228,12 @@ def _fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
 
 
 def _mismatch(field: Field, outer: tuple[int | None, ...], shape: Any, dtype: str, *, cast_helps: bool = False) -> str:
-    got = list(shape) if not isinstance(shape, tf.TensorShape) or shape.rank is not None else "unknown shape"
-    expected = ["T" if size is None else size for size in (*outer, *field.shape)]
-    text = f"field {field.path!r}: expected {_brackets(expected)} {field.dtype.name}, got {_brackets(got)} {dtype}"
-    if isinstance(got, list) and got == list(field.shape):
-        return f"{text}; add the {'batch and time axes' if len(outer) == 2 else 'batch axis'} {_brackets(expected[: len(outer)])}."
+    known = not isinstance(shape, tf.TensorShape) or shape.rank is not None
+    got = brackets(list(shape)) if known else "unknown shape"
+    text = f"field {field.path!r}: expected {field.expected(outer)}, got {got} {dtype}"
+    if known and list(shape) == list(field.shape):
+        axes = "batch and time axes" if len(outer) == 2 else "batch axis"
+        return f"{text}; add the {axes} {brackets(['T' if size is None else size for size in outer])}."
     if cast_helps:
         return f"{text}; convert it, or build the buffer with cast=True."
     return f"{text}."
-
-
-def _brackets(sizes: Any) -> str:
-    return sizes if isinstance(sizes, str) else f"[{', '.join(str(size) for size in sizes)}]"
-
-
-def _kind(array: np.ndarray) -> str | None:
-    try:
-        return _KINDS.get(tf.as_dtype(array.dtype))
-    except TypeError:
-        return None
-
-
-def _weakly_typed(value: Any, field: Field, outer: tuple[int | None, ...]) -> np.ndarray:
-    """Plain Python numbers, alone or in lists, as an array that `_cast_values` then converts."""
-    kinds = {_weak_kind(number, field, outer) for number in _scalars(value)}
-    try:
-        array = np.asarray(value)
-    except ValueError:
-        raise ValueError(
-            f"field {field.path!r}: expected {_brackets([*outer, *field.shape])}, got a ragged list."
-        ) from None
-    if kinds == {np.generic}:
-        return array  # a list of NumPy scalars or arrays is as strict as an array
-    if array.dtype == object and all(type(number) is int for number in _scalars(value)):
-        raise ValueError(f"field {field.path!r}: {value!r} does not survive in {field.dtype.name}.")
-    if array.dtype != field.numpy_dtype and array.dtype != object and array.size:
-        array = _cast_values(array, field)
-    elif not array.size:
-        array = array.astype(field.numpy_dtype)
-    return array
-
-
-def _scalars(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        for entry in value:
-            yield from _scalars(entry)
-    else:
-        yield value
-
-
-def _weak_kind(number: Any, field: Field, outer: tuple[int | None, ...]) -> type:
-    if isinstance(number, np.ndarray | np.generic | tf.Tensor):
-        return np.generic
-    allowed = _WEAK_KINDS.get(type(number))
-    if allowed is None:
-        raise ValueError(
-            f"field {field.path!r}: expected {_brackets(['T' if size is None else size for size in (*outer, *field.shape)])} "
-            f"{field.dtype.name}, got {type(number).__name__}."
-        )
-    if _KINDS[field.dtype] not in allowed:
-        raise ValueError(f"field {field.path!r}: {number!r} does not survive in {field.dtype.name}.")
-    return type(number)
-
-
-def _cast_values(array: np.ndarray, field: Field) -> np.ndarray:
-    """`array` in the field's dtype, or an error that names a value that would change.
-
-    Floats may be rounded, as every float64 to float32 is; they may not overflow.
-    """
-    with np.errstate(all="ignore"):
-        result = array.astype(field.numpy_dtype)
-        if _KINDS[field.dtype] in (_FLOAT, _COMPLEX):
-            lost = np.isfinite(array) & ~np.isfinite(
-                result.astype(np.complex128 if _KINDS[field.dtype] == _COMPLEX else np.float64)
-            )
-        else:
-            # Compared both ways, so that a wrapped sign (2**63 in int64) is seen too.
-            lost = (result.astype(array.dtype) != array) | ((result < 0) != (array < 0))
-    if lost.any():
-        raise ValueError(f"field {field.path!r}: {array[lost].flat[0]} does not survive in {field.dtype.name}.")
-    return result

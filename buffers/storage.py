@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from .fields import Field
 from .memory import adopt, aligned_empty, allocate_shared
-from .spec import Field
+from .nests import Array
 
 # A field up to this size shares a record; splitting a larger one out again would cost more than it saves.
 _SHARED_FIELD_BYTES = 1024
@@ -32,7 +33,7 @@ class _Group:
     dtype: np.dtype[Any]
     fields: tuple[int, ...]
     widths: tuple[int, ...]
-    records: np.ndarray
+    records: Array
     tensor: tf.Tensor  # [at least num_rows, width], on the memory of `records`
 
 
@@ -53,12 +54,12 @@ class FrameStorage:
         self._groups = [self._make_group(indices, num_rows) for indices in self._group_fields()]
         self._views = self._make_views(num_rows)
 
-    def write(self, rows: slice, leaves: Sequence[np.ndarray]) -> None:
+    def write(self, rows: slice, leaves: Sequence[Array]) -> None:
         """Copies `leaves` `[n, ...]` into `n` consecutive rows."""
         for view, leaf in zip(self._views, leaves, strict=True):
             view[rows] = leaf
 
-    def write_sequence(self, rows: slice, leaves: Sequence[np.ndarray], batch_size: int) -> None:
+    def write_sequence(self, rows: slice, leaves: Sequence[Array], batch_size: int) -> None:
         """Copies `leaves` `[B, T, ...]` into `T * B` consecutive rows, all streams of a step side by side."""
         for view, leaf in zip(self._views, leaves, strict=True):
             target = view[rows]
@@ -67,7 +68,7 @@ class FrameStorage:
             else:
                 target.reshape(-1, batch_size, *target.shape[1:])[...] = leaf.swapaxes(0, 1)
 
-    def gather(self, rows: np.ndarray) -> list[np.ndarray]:
+    def gather(self, rows: Array) -> list[Array]:
         """Fresh copies of these rows, leaves `[*rows.shape, ...]`, each 64-byte aligned."""
         outer = rows.shape
         shapes = [(*outer, *shape) for shape in self._shapes]
@@ -84,7 +85,7 @@ class FrameStorage:
                 start += width
         return leaves
 
-    def to_tensors(self, leaves: Sequence[np.ndarray]) -> list[tf.Tensor]:
+    def to_tensors(self, leaves: Sequence[Array]) -> list[tf.Tensor]:
         """What `gather` returned, as eager tensors of the fields' own dtypes on the same memory."""
         tensors = [adopt(leaf) for leaf in leaves]
         for index in self._restored:
@@ -122,7 +123,7 @@ class FrameStorage:
         dtype = self._stored[indices[0]]
         return _Group(dtype, tuple(indices), widths, *allocate_shared((num_rows, sum(widths)), dtype))
 
-    def _make_views(self, num_rows: int) -> list[np.ndarray]:
+    def _make_views(self, num_rows: int) -> list[Array]:
         """For each field its part of the records `[num_rows, ...]`, in the field's own dtype."""
         views: list[Any] = [None] * len(self._fields)
         for group in self._groups:

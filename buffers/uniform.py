@@ -14,13 +14,14 @@ import tensorflow as tf
 from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer, check_count
 from .episode_ends import EpisodeRule, FinalFrame
 from .memory import check_capacity_fits, copy_to_tensor
+from .nests import Array, Nest
 from .priorities import check_priorities
 from .ring import FrameRing, tail_in_graph
 from .ring_dataset import random_dataset
 from .ring_passes import PassPlanner, pass_dataset
 from .ring_sampler import RingSampler
 from .ring_writer import RingWriter
-from .spec import DataSpec, ItemChecker, Nest
+from .spec import DataSpec, ItemChecker
 from .stats import BufferStats
 from .storage import FrameStorage
 from .usage import Usage
@@ -526,7 +527,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
                 "no batch could ever come and ALL data will be dropped; lower sample_batch_size."
             )
 
-    def _check_held(self, starts: np.ndarray, window: Window) -> None:
+    def _check_held(self, starts: Array, window: Window) -> None:
         ring = self._ring
         gone = (starts < ring.tail) | (starts >= ring.published)
         if gone.any():
@@ -567,7 +568,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
             entropy = [self._seed, _DATASET_STREAM, self._num_datasets]
         return int(np.random.SeedSequence(entropy).generate_state(1, np.uint32)[0])
 
-    def _tell_skipped(self, num: np.ndarray) -> None:
+    def _tell_skipped(self, num: Array) -> None:
         self._usage.count_skipped(int(num))
         _logger.warning("%d windows were overwritten before an ordered pass reached them; skipped.", int(num))
 

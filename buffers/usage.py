@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from .memory import allocate_shared
+from .nests import Array
 
 
 class Usage:
@@ -24,7 +25,7 @@ class Usage:
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._marks, self._marks_tensor = allocate_shared((capacity,), np.uint8)
-        self._cells: list[np.ndarray] = []
+        self._cells: list[Array] = []
         self._lock = threading.Lock()
         self._sampled = 0
         self.skipped = 0
@@ -35,7 +36,7 @@ class Usage:
         """Frames or windows drawn."""
         return self._sampled + sum(int(cell[0]) for cell in self._cells)
 
-    def count_sampled(self, ids: np.ndarray, num_draws: int) -> None:
+    def count_sampled(self, ids: Array, num_draws: int) -> None:
         """Counts a draw of frames with these ids, made outside a graph."""
         self._marks[ids % self._capacity] = 1
         with self._lock:

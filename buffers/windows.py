@@ -16,6 +16,8 @@ from typing import Literal
 
 import numpy as np
 
+from .nests import Array
+
 
 @dataclasses.dataclass(frozen=True)
 class Window:
@@ -76,7 +78,7 @@ def resolve_window(num_steps: int | None, window: Window | None) -> Window | Non
     return Window(int(num_steps))
 
 
-def ends_window(words: np.ndarray, window: Window) -> np.ndarray:
+def ends_window(words: Array, window: Window) -> Array:
     """Whether a window ends at frames with these step words; bool, the shape of `words`.
 
     It takes for granted that the window's frames are all still held.
@@ -94,7 +96,7 @@ def ends_window(words: np.ndarray, window: Window) -> np.ndarray:
     return np.asarray(words >= 2 * (window.num_steps - 1))
 
 
-def episode_bounds(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def episode_bounds(words: Array) -> tuple[Array, Array]:
     """For each frame of one stream `[n]`, oldest first, where its episode starts and stops, int64 `[n]`.
 
     The oldest episode may have lost its beginning: it starts at 0 all the same.
@@ -110,7 +112,7 @@ def episode_bounds(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return starts, np.repeat(stops, stops - firsts)
 
 
-def window_lengths(words: np.ndarray) -> np.ndarray:
+def window_lengths(words: Array) -> Array:
     """Frames of each episode of one stream, oldest first: the longest window in each.
 
     >>> window_lengths(np.array([6, 9, 0, 2, 4])).tolist()
@@ -120,7 +122,7 @@ def window_lengths(words: np.ndarray) -> np.ndarray:
     return np.diff(np.append(firsts, len(words)))
 
 
-def ordered_starts(words: np.ndarray, window: Window, shift: int, *, keep_short: bool) -> tuple[np.ndarray, np.ndarray]:
+def ordered_starts(words: Array, window: Window, shift: int, *, keep_short: bool) -> tuple[Array, Array]:
     """Starts and lengths of the windows of an ordered pass over one stream, int64 `[m]` each.
 
     In each episode windows start at every `shift`-th of its frames that are held. Those that

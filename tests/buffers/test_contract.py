@@ -239,7 +239,10 @@ WRONG_ITEMS = {
         {"action": np.zeros([1], np.float32)},
         r"field 'action': expected \[1\] int32, got \[1\] float32\.",
     ),
-    "plain number that does not survive": ({"action": [2**40 + 1]}, r"field 'action': 1099511627777 does not survive in int32"),
+    "plain number that does not survive": (
+        {"action": [2**40 + 1]},
+        r"field 'action': 1099511627777 does not survive in int32",
+    ),
     "plain float for int": ({"action": [1.5]}, r"field 'action': 1.5 does not survive in int32"),
     "no number": ({"action": ["left"]}, r"field 'action': expected \[1\] int32, got str"),
 }
@@ -282,7 +285,9 @@ def test_a_wrong_step_in_a_sequence_writes_none_of_it(make):
 def test_structure_dtype_and_static_shape_are_refused_when_a_function_is_traced(make):
     buffer = make(FIELDS)
     with pytest.raises(ValueError, match=r"field 'obs': expected \[1, 5\] float32, got \[5\] float32"):
-        tf.function(lambda: buffer.add_batch({"action": tf.zeros([1], tf.int32), "obs": tf.zeros([5])})).get_concrete_function()
+        tf.function(
+            lambda: buffer.add_batch({"action": tf.zeros([1], tf.int32), "obs": tf.zeros([5])})
+        ).get_concrete_function()
 
 
 def test_a_shape_known_only_at_run_time_is_an_invalid_argument_with_the_same_text(make):
@@ -293,7 +298,9 @@ def test_a_shape_known_only_at_run_time_is_an_invalid_argument_with_the_same_tex
         return buffer.add_batch({"action": tf.zeros([1], tf.int32), "obs": obs})
 
     add(tf.zeros([1, 5]))
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"field 'obs': expected \[1, 5\] float32, got \[2, 5\] float32"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"field 'obs': expected \[1, 5\] float32, got \[2, 5\] float32"
+    ):
         add(tf.zeros([2, 5]))
     assert len(buffer) == 1
 
@@ -536,9 +543,7 @@ def test_streams_of_different_episode_lengths_do_not_mix(make):
     lengths = np.array([4, 7, 5])
     for t in range(28):
         buffer.add_batch(counters(3, [t])[:, 0], end_of_episode=(t + 1) % lengths == 0)
-    expected = {
-        100 * b + t for b, length in enumerate(lengths) for t in range(26) if t % length <= length - 3
-    }
+    expected = {100 * b + t for b, length in enumerate(lengths) for t in range(26) if t % length <= length - 3}
     assert drawn_starts(buffer, 3, 3000) == expected
 
 
@@ -637,7 +642,11 @@ def test_a_window_longer_than_any_episode_is_an_error_never_filler(make):
 # Wrong arguments
 
 WRONG_CALLS = {
-    "both num_steps and window": (lambda b: b.sample(2, 2, window=Window(2)), ValueError, "give num_steps or window, not both"),
+    "both num_steps and window": (
+        lambda b: b.sample(2, 2, window=Window(2)),
+        ValueError,
+        "give num_steps or window, not both",
+    ),
     "no window": (lambda b: b.sample(2, window=2), TypeError, "window must be a Window, got 2"),
     "batch 0": (lambda b: b.as_dataset(0), ValueError, "sample_batch_size must be at least 1, got 0"),
     "batch 2.0": (lambda b: b.sample(2.0), TypeError, r"sample_batch_size must be an int or None, got 2\.0"),
@@ -648,10 +657,18 @@ WRONG_CALLS = {
         ValueError,
         "give epochs .* or single_deterministic_pass .*, not both",
     ),
-    "parallel calls 0": (lambda b: b.as_dataset(2, num_parallel_calls=0), ValueError, "num_parallel_calls must be at least 1"),
+    "parallel calls 0": (
+        lambda b: b.as_dataset(2, num_parallel_calls=0),
+        ValueError,
+        "num_parallel_calls must be at least 1",
+    ),
     "no priorities": (lambda b: b.update_priorities([1]), ValueError, "give priorities or td_errors, exactly one"),
     "NaN": (lambda b: b.update_priorities([1], [np.nan]), ValueError, r"priorities\[0\] is nan"),
-    "shapes": (lambda b: b.update_priorities([1, 2], [1.0]), ValueError, r"priorities: expected shape \[2\], got \[1\]"),
+    "shapes": (
+        lambda b: b.update_priorities([1, 2], [1.0]),
+        ValueError,
+        r"priorities: expected shape \[2\], got \[1\]",
+    ),
 }
 
 
