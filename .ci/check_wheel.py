@@ -50,7 +50,7 @@ def python_files(folder: str) -> set[str]:
 
 
 def check_wheel(wheel: pathlib.Path) -> None:
-    """Raises `SystemExit` or `CalledProcessError` where the wheel is not what the folders hold, or fails in use."""
+    """Exits with what is wrong where the wheel is not what the folders hold, or fails in use."""
     files = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")}
     expected = python_files("buffers") | python_files("pipelines")
     if files != expected:
@@ -61,10 +61,12 @@ def check_wheel(wheel: pathlib.Path) -> None:
         venv.create(environment, with_pip=True)
         python = environment / "bin" / "python"
         install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*install, wheel, "--constraint", ROOT / "constraints.txt"], check=True)
+        if subprocess.run([*install, wheel, "--constraint", ROOT / "constraints.txt"]).returncode:
+            sys.exit(f"{wheel.name} cannot be installed; see above")
         elsewhere = pathlib.Path(folder, "elsewhere")
         elsewhere.mkdir()
-        subprocess.run([python, "-c", USE_IT], check=True, cwd=elsewhere)
+        if subprocess.run([python, "-c", USE_IT], cwd=elsewhere).returncode:
+            sys.exit(f"{wheel.name} is installed and does not work from another folder; see above")
 
 
 if __name__ == "__main__":
