@@ -1,0 +1,168 @@
+"""The way to a Reverb server: calls that end in time, and what is waited for, said on the log.
+
+Of Reverb's own calls some have no timeout, and a dataset that waited too long just ends or hangs.
+Here every wait is bounded, is told every few seconds with its numbers, and ends in an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from .base import WaitTimeoutError
+from .reverb_import import load_reverb
+
+_logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+_POLL_SECONDS = 0.02
+FIRST_LINE_SECONDS = 1.0
+
+
+class ServerLink:
+    """One table on one server.
+
+    Args:
+      address: `host:port`.
+      table: the table's name.
+      embedded: the server runs in this process, so that it can be asked without a guard.
+      timeout_s: how long anything may take.
+      log_interval_s: seconds between two lines about the same wait.
+
+    Raises:
+      WaitTimeoutError: the server does not answer within `timeout_s`.
+      ValueError: it has no such table; the message names those that it has.
+    """
+
+    def __init__(self, address: str, table: str, *, embedded: bool, timeout_s: float, log_interval_s: float) -> None:
+        self.address = address
+        self.table = table
+        self.embedded = embedded
+        self.timeout_s = timeout_s
+        self.log_interval_s = log_interval_s
+        self.client = load_reverb().Client(address)
+        tables = self.tables()
+        if table not in tables:
+            raise ValueError(f"there is no table {table!r} at {address}; it has {', '.join(sorted(tables)) or 'none'}.")
+        self.first_info = tables[table]
+        self.table_names = tuple(sorted(tables))
+
+    def tables(self) -> dict[str, Any]:
+        """Every table's `TableInfo`, by name.
+
+        Raises:
+          WaitTimeoutError: the server does not answer within `timeout_s`.
+        """
+        watch = Watch(self)
+        while True:
+            try:
+                return self._ask(watch.remaining())
+            except (RuntimeError, load_reverb().DeadlineExceededError):
+                watch.tell_or_raise(f"server {self.address} does not answer; waiting for table {self.table!r}")
+                threading.Event().wait(_POLL_SECONDS)
+
+    def info(self) -> Any:
+        """This table's `TableInfo`."""
+        return self.tables()[self.table]
+
+    def what_is_missing(self) -> str | None:
+        """Why the table cannot be sampled now, with the numbers; None when it can be."""
+        try:
+            info = self._ask(1.0)[self.table]
+        except (RuntimeError, load_reverb().DeadlineExceededError):
+            return f"server {self.address} does not answer; waiting for table {self.table!r}"
+        return missing_for_a_sample(info)
+
+    def call(self, function: Callable[[], _T], what: str) -> _T:
+        """`function()`, which has no timeout of its own, within `timeout_s`.
+
+        Raises:
+          WaitTimeoutError: it takes longer. It may still be carried out later.
+        """
+        if self.embedded:
+            return function()
+        done: queue.SimpleQueue[tuple[_T | None, BaseException | None]] = queue.SimpleQueue()
+
+        def run() -> None:
+            try:
+                done.put((function(), None))
+            except Exception as error:  # handed to the caller, whatever it is
+                done.put((None, error))
+
+        threading.Thread(target=run, name="replayfeed-call", daemon=True).start()
+        watch = Watch(self)
+        while True:
+            try:
+                result, error = done.get(timeout=min(self.log_interval_s, FIRST_LINE_SECONDS, watch.remaining()))
+            except queue.Empty:
+                watch.tell_or_raise(
+                    f"server {self.address} does not answer; waiting for {what} of table {self.table!r}"
+                )
+                continue
+            if error is not None:
+                raise error
+            return result  # type: ignore[return-value]
+
+    def _ask(self, seconds: float) -> dict[str, Any]:
+        # Reverb takes whole seconds, and takes 0 for ever.
+        return self.client.server_info(timeout=max(1, int(min(seconds, 2.0))))
+
+
+class Watch:
+    """One wait: logs what is missing every few seconds, raises when the time is up.
+
+    Args:
+      link: where its timeout and interval come from.
+      timeout_s: instead of the link's.
+    """
+
+    def __init__(self, link: ServerLink, timeout_s: float | None = None) -> None:
+        self._timeout_s = link.timeout_s if timeout_s is None else timeout_s
+        self._interval_s = link.log_interval_s
+        self._start = time.monotonic()
+        self._next_line = self._start + min(FIRST_LINE_SECONDS, self._interval_s)
+
+    def remaining(self) -> float:
+        """Seconds left, never below 0."""
+        return max(0.0, self._start + self._timeout_s - time.monotonic())
+
+    def state(self) -> tuple[float, float]:
+        """When the wait began and when its next line is due, for `resume`."""
+        return self._start, self._next_line
+
+    def resume(self, start: float, next_line: float) -> None:
+        """Goes on with the wait that gave this `state`."""
+        self._start, self._next_line = start, next_line
+
+    def tell_or_raise(self, what: str, more: str = "") -> None:
+        """Logs `what` if a line is due; raises it, with what `more` explains, if the time is up.
+
+        Raises:
+          WaitTimeoutError: the timeout has passed.
+        """
+        now = time.monotonic()
+        if now >= self._next_line:
+            _logger.warning("%s", what)
+            self._next_line = now + self._interval_s
+        if now - self._start >= self._timeout_s:
+            raise WaitTimeoutError(f"{what}; gave up after {self._timeout_s:g} s{more}.")
+
+
+def missing_for_a_sample(info: Any) -> str | None:
+    """Why a table with this `TableInfo` cannot be sampled, with the numbers; None when it can be.
+
+    This is what Reverb's rate limiter computes; `rate_limiters.py` there explains it.
+    """
+    limiter = info.rate_limiter_info
+    if info.current_size < limiter.min_size_to_sample:
+        return f"table {info.name!r}: {info.current_size} of {limiter.min_size_to_sample} items; waiting"
+    inserted, sampled = limiter.insert_stats.completed, limiter.sample_stats.completed
+    left = inserted * limiter.samples_per_insert - sampled - limiter.min_diff
+    if left < 1:
+        needed = max(1, int(-(-(1 - left) // max(limiter.samples_per_insert, 1e-9))))
+        return f"table {info.name!r}: ratio used up, needs {needed} more insert{'s' if needed > 1 else ''}; waiting"
+    return None

@@ -1,0 +1,86 @@
+"""A Reverb server that holds declared tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from .reverb_import import load_reverb
+from .tables import TableConfig
+
+
+class ReplayServer:
+    """Serves the given tables on a port until it is stopped.
+
+    Args:
+      tables: `TableConfig`s (or ready `reverb.Table`s).
+      port: the port to listen on; None: a free one.
+
+    Raises:
+      ValueError: there is no table, or two have the same name.
+      TypeError: a table is neither.
+      ImportError: reverb is absent or does not fit the installed TensorFlow.
+
+    >>> import tensorflow as tf
+    >>> with ReplayServer([TableConfig("replay", tf.TensorSpec([], tf.float32), max_size=10)]) as server:
+    ...     server.table_names
+    ('replay',)
+    """
+
+    def __init__(self, tables: Sequence[TableConfig | Any], port: int | None = None) -> None:
+        if not tables:
+            raise ValueError("ReplayServer needs at least one TableConfig.")
+        reverb = load_reverb()
+        built: list[Any] = []
+        for table in tables:
+            if isinstance(table, TableConfig):
+                built += table.build()
+            elif isinstance(table, reverb.Table):
+                built.append(table)
+            else:
+                raise TypeError(f"ReplayServer.tables must be TableConfigs, got {table!r}.")
+        names = [table.name for table in built]
+        if len(set(names)) != len(names):
+            raise ValueError(f"two tables of a ReplayServer have the same name: {sorted(names)}.")
+        self._table_names = tuple(names)
+        self._server: Any = reverb.Server(built, port=port)
+        self._port = int(self._server.port)
+
+    @property
+    def port(self) -> int:
+        """The port that the server listens on."""
+        return self._port
+
+    @property
+    def address(self) -> str:
+        """`host:port` for clients on this machine."""
+        return f"localhost:{self._port}"
+
+    @property
+    def table_names(self) -> tuple[str, ...]:
+        """The tables that are served, scan tables included."""
+        return self._table_names
+
+    def wait(self) -> None:
+        """Blocks until the server is stopped, or the process gets a SIGINT.
+
+        Raises:
+          KeyboardInterrupt: the process got a SIGINT.
+        """
+        if self._server is not None:
+            self._server.wait()
+
+    def stop(self) -> None:
+        """Ends the service and frees what its tables hold. Stopping twice is fine."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.stop()
+
+    def __enter__(self) -> ReplayServer:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
