@@ -5,8 +5,11 @@ uses it is built.
 """
 
 from .base import BufferInfo, EmptyBufferError, ReplayBuffer, WaitTimeoutError
+from .reverb_buffer import ReverbReplayBuffer
+from .server import ReplayServer
 from .spec import DataSpec
 from .stats import BufferStats
+from .tables import Fifo, Lifo, MinSize, TableConfig, Uniform
 from .uniform import TFUniformReplayBuffer
 from .windows import Window
 
@@ -15,8 +18,15 @@ __all__ = [
     "BufferStats",
     "DataSpec",
     "EmptyBufferError",
+    "Fifo",
+    "Lifo",
+    "MinSize",
     "ReplayBuffer",
+    "ReplayServer",
+    "ReverbReplayBuffer",
     "TFUniformReplayBuffer",
+    "TableConfig",
+    "Uniform",
     "WaitTimeoutError",
     "Window",
 ]
