@@ -10,14 +10,17 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import tensorflow as tf
 
-from replayfeed.buffers.spec import Nest
+from replayfeed.buffers.nests import Nest
 
+from .feed import iterate
 from .layouts import Layout, check_layout, convert_steps, frame_spec
 from .load_report import LoadReport, Tally
 from .rlds_steps import (
     ACTION,
     DISCOUNT,
+    INVALID,
     REWARD,
+    STEPS,
     Columns,
     check_step_spec,
     cut_steps,
@@ -44,6 +47,16 @@ class RawEpisode(NamedTuple):
     name: str
     columns: Columns
     invalid: bool
+
+
+def raw_episodes(dataset: tf.data.Dataset) -> Iterator[RawEpisode]:
+    """The episodes of a dataset of `{'steps': nest of [N + 1, ...], 'invalid': bool}`, by index.
+
+    Never a Python loop over steps: an element is a whole episode.
+    """
+    for index, episode in enumerate(iterate(dataset)):
+        columns = tf.nest.map_structure(lambda tensor: tensor.numpy(), episode[STEPS])
+        yield RawEpisode(str(index), columns, bool(episode[INVALID]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +112,14 @@ class Episodes:
       ValueError: `layout` or `on_bad_episode` is unknown.
       ValueError: the steps lack a field, or a field has no fixed width; the message names it.
       ImportError: the layout needs TF-Agents, which is not installed.
+
+    >>> from replayfeed.pipelines.rlds_read import load_rlds
+    >>> steps = {"observation": [0, 1, 2], "is_terminal": [False, False, True]}
+    >>> episodes = load_rlds(tf.data.Dataset.from_tensors({"steps": steps}), layout="transition")
+    >>> episodes.element_spec["next_observation"], len(episodes)
+    (TensorSpec(shape=(), dtype=tf.int32, name=None), 1)
+    >>> [episode["next_observation"].tolist() for episode in episodes]
+    [[1, 2]]
     """
 
     def __init__(self, source: EpisodeSource, layout: Layout, on_bad_episode: OnBadEpisode = "error") -> None:
@@ -155,7 +176,9 @@ class Episodes:
 
     def as_dataset(self) -> tf.data.Dataset:
         """A `tf.data.Dataset` of episodes, leaves `[T, ...]`, in the source's order."""
-        episode_spec = tf.nest.map_structure(lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), self._element_spec)
+        episode_spec = tf.nest.map_structure(
+            lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), self._element_spec
+        )
         return tf.data.Dataset.from_generator(lambda: iter(self), output_signature=episode_spec)
 
 
@@ -216,16 +239,18 @@ class EpisodePass:
         num_steps = num_steps_of(raw.columns)
         if fault is not None:
             if self._on_bad_episode == "error":
-                repair = "" if fault.num_kept is None else f", 'repair' keeps its first {fault.num_kept} steps"
+                repair = "" if fault.num_kept is None else f", 'repair' ends it after {fault.num_kept} of its steps"
                 raise ValueError(
-                    f"{self._source.name}, episode {raw.name}: {fault.detail}; on_bad_episode='skip' leaves it out{repair}."
+                    f"{self._source.name}, episode {raw.name}: {fault.detail}; "
+                    f"on_bad_episode='skip' leaves it out{repair}."
                 )
             if self._on_bad_episode == "skip" or fault.num_kept is None:
                 self._dropped.add(fault.reason, raw.name)
                 return None
             num_steps = fault.num_kept
         if num_steps < 2:
-            self._dropped.add("without a step" if num_steps == 0 else "of one step, so without a transition", raw.name)
+            too_short = "without a step" if num_steps == 0 else "of one step, so without a transition"
+            self._dropped.add(too_short if fault is None else fault.reason, raw.name)
             return None
         if fault is not None:
             self._repaired.add(fault.reason, raw.name)
@@ -253,14 +278,16 @@ class EpisodePass:
         if REWARD not in spec:
             yield "the dataset has no reward: " + ("zeros" if self._layout == "trajectory" else "the frames have none")
         if ACTION not in spec:
-            yield "the dataset has no action: " + ("an empty nest" if self._layout == "trajectory" else "the frames have none")
+            yield "the dataset has no action: " + (
+                "an empty nest" if self._layout == "trajectory" else "the frames have none"
+            )
         if self._ending_in_zeros:
             yield (
-                f"{self._ending_in_zeros:,} terminal episodes end in an observation of zeros, which D4RL files hold where none "
-                "was recorded: leave it out of statistics; discount 0 keeps it out of values"
+                f"{self._ending_in_zeros:,} terminal episodes end in an observation of zeros, which D4RL files hold "
+                "where none was recorded: leave it out of statistics; discount 0 keeps it out of values"
             )
         if self._source.is_d4rl and self._truncations:
             yield (
-                f"{self._truncations:,} truncated episodes of a D4RL file lack the observation after their last action: "
-                "that transition of each cannot be recovered"
+                f"{self._truncations:,} truncated episodes of a D4RL file lack the observation after their last "
+                "action: that transition of each cannot be recovered"
             )

@@ -12,7 +12,8 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from replayfeed.buffers import ReplayBuffer
-from replayfeed.buffers.spec import DataSpec, Nest
+from replayfeed.buffers.nests import Nest
+from replayfeed.buffers.spec import DataSpec
 
 from .episodes import Episode, Episodes
 from .load_report import LoadReport
@@ -59,8 +60,8 @@ def fill(buffer: ReplayBuffer, episodes: Episodes, *, progress: bool = True) -> 
         raise TypeError(f"episodes must be Episodes, as load_rlds gives them, got {type(episodes).__name__}.")
     if buffer.batch_size != 1:
         raise ValueError(
-            f"the buffer has {buffer.batch_size} streams, which are written side by side and cannot each take episodes of "
-            "their own length; build it with batch_size=1."
+            f"the buffer has {buffer.batch_size} streams, which are written side by side, so that they cannot each "
+            "take episodes of their own length; build it with batch_size=1."
         )
     _check_fits(buffer, episodes)
     started = time.perf_counter()
@@ -111,7 +112,7 @@ def _check_fits(buffer: ReplayBuffer, episodes: Episodes) -> None:
     except ValueError as error:
         differences = "; ".join(_differences(buffer.data_spec, episodes.element_spec)) or str(error)
         raise ValueError(
-            f"the episodes of {episodes.name} in the layout {episodes.layout!r} do not fit the buffer's data_spec: "
+            f"the episodes of {episodes.name}, layout {episodes.layout!r}, do not fit the buffer's data_spec: "
             f"{differences}. Build the buffer with data_spec=episodes.element_spec, or with cast=True where only "
             "the width of numbers differs."
         ) from error
@@ -121,15 +122,16 @@ def _differences(expected: Nest, found: Nest) -> Iterator[str]:
     wanted = {field.path: f"{list(field.shape)} {field.dtype.name}" for field in DataSpec(expected).fields}
     given = {field.path: f"{list(field.shape)} {field.dtype.name}" for field in DataSpec(found).fields}
     for path in sorted(wanted.keys() | given.keys()):
-        if wanted.get(path) != given.get(path):
-            yield f"field {path!r}: expected {wanted.get(path, 'no such field')}, got {given.get(path, 'no such field')}"
+        want, got = wanted.get(path, "no such field"), given.get(path, "no such field")
+        if want != got:
+            yield f"field {path!r}: expected {want}, got {got}"
 
 
 def _capacity_notes(buffer: ReplayBuffer, report: LoadReport) -> Iterator[str]:
     if buffer.capacity_unit == "frames" and report.frames > buffer.capacity:
         yield (
-            f"the buffer holds {buffer.capacity:,} frames: the oldest {report.frames - buffer.capacity:,} of the loaded "
-            "ones were evicted again"
+            f"the buffer holds {buffer.capacity:,} frames: the oldest {report.frames - buffer.capacity:,} of the "
+            "loaded ones were evicted again"
         )
 
 

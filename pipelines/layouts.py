@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import tensorflow as tf
 
-from replayfeed.buffers.spec import Nest
+from replayfeed.buffers.nests import Array, Nest
 
 from .rlds_steps import ACTION, DISCOUNT, IS_TERMINAL, OBSERVATION, REWARD, Steps
 
@@ -100,7 +100,9 @@ def to_trajectory(steps: Steps) -> Any:
     return _trajectory_class()(
         step_type=step_type,
         observation=steps.observation,
-        action=() if steps.action is None else tf.nest.map_structure(lambda leaf: _with_boundary(leaf, 0), steps.action),
+        action=()
+        if steps.action is None
+        else tf.nest.map_structure(lambda leaf: _with_boundary(leaf, 0), steps.action),
         policy_info=(),
         next_step_type=np.roll(step_type, -1),
         reward=_with_boundary(reward, 0),
@@ -111,7 +113,8 @@ def to_trajectory(steps: Steps) -> Any:
 def frame_spec(step_spec: dict[str, Nest], layout: Layout) -> Nest:
     """The `data_spec` of one frame, from the specs of one step's loaded fields.
 
-    >>> spec = frame_spec({"observation": tf.TensorSpec([2], tf.uint8), "reward": tf.TensorSpec([1], tf.float64)}, "transition")
+    >>> of_step = {"observation": tf.TensorSpec([2], tf.uint8), "reward": tf.TensorSpec([1], tf.float64)}
+    >>> spec = frame_spec(of_step, "transition")
     >>> spec["reward"], spec["next_observation"]
     (TensorSpec(shape=(), dtype=tf.float32, name=None), TensorSpec(shape=(2,), dtype=tf.uint8, name=None))
     """
@@ -128,7 +131,7 @@ def frame_spec(step_spec: dict[str, Nest], layout: Layout) -> Nest:
     return tf.nest.map_structure(lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), convert_steps(steps, layout))
 
 
-def _with_boundary(column: np.ndarray, filler: int) -> np.ndarray:
+def _with_boundary(column: Array, filler: int) -> Array:
     """`[N + 1, ...]` from `[N, ...]`: the boundary frame holds `filler`."""
     extended = np.full([len(column) + 1, *column.shape[1:]], filler, column.dtype)
     extended[:-1] = column

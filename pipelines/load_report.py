@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 
 _MAX_NAMED = 5
 
@@ -15,7 +14,7 @@ class Finding:
     Attributes:
       reason: why, in few words.
       count: how many there were.
-      episodes: the first few of them, by index and, from a folder, by TFDS id.
+      episodes: the first few of them, by index.
     """
 
     reason: str
@@ -23,8 +22,9 @@ class Finding:
     episodes: tuple[str, ...]
 
     def __str__(self) -> str:
+        episodes = "episode" if self.count == 1 else "episodes"
         more = ", ..." if self.count > len(self.episodes) else ""
-        return f"{self.count:,} {self.reason} ({'episode' if self.count == 1 else 'episodes'} {', '.join(self.episodes)}{more})"
+        return f"{self.count:,} {self.reason} ({episodes} {', '.join(self.episodes)}{more})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +115,6 @@ class Tally:
     def findings(self) -> tuple[Finding, ...]:
         """One for each reason, in the order in which they first came."""
         return tuple(Finding(reason, count, tuple(self._named[reason])) for reason, count in self._counts.items())
-
 
 
 def _rows(name: str, findings: tuple[Finding, ...]) -> list[tuple[str, str]]:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from replayfeed.buffers.spec import Nest
+from replayfeed.buffers.nests import Nest
 
-from .episodes import EpisodeSource, RawEpisode
+from .episodes import EpisodeSource, RawEpisode, raw_episodes
 from .rlds_steps import INVALID, LOADED_FIELDS, STEPS, check_step_spec
 
 _INFO_FILE = "dataset_info.json"
@@ -74,14 +74,11 @@ def _tfrecord_reader(tfds: Any, builder: Any, split: str, loaded: Mapping[str, A
         columns = {field: _decode(feature, episode[STEPS][field]) for field, feature in loaded.items()}
         return {STEPS: columns, INVALID: episode.get(INVALID, False)}
 
-    dataset = dataset.map(select, num_parallel_calls=_PARALLEL_EPISODES, deterministic=True).prefetch(_PARALLEL_EPISODES)
+    dataset = dataset.map(select, num_parallel_calls=_PARALLEL_EPISODES, deterministic=True).prefetch(
+        _PARALLEL_EPISODES
+    )
     num_episodes = int(dataset.cardinality())
-
-    def read() -> Iterator[RawEpisode]:
-        for index, episode in enumerate(dataset.as_numpy_iterator()):
-            yield RawEpisode(str(index), episode[STEPS], bool(episode[INVALID]))
-
-    return read, num_episodes if num_episodes >= 0 else None
+    return lambda: raw_episodes(dataset), num_episodes if num_episodes >= 0 else None
 
 
 def _array_record_reader(tfds: Any, builder: Any, split: str, loaded: Mapping[str, Any]) -> _Reader:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from replayfeed.buffers.spec import Nest
+from replayfeed.buffers.nests import Nest
 
 from . import rlds_folder
-from .episodes import Episodes, EpisodeSource, OnBadEpisode, RawEpisode
+from .episodes import Episodes, EpisodeSource, OnBadEpisode, raw_episodes
 from .layouts import Layout
 from .rlds_steps import INVALID, LOADED_FIELDS, STEPS
 
@@ -34,8 +34,8 @@ def load_rlds(
 
     | finding | `'error'` | `'skip'` | `'repair'` |
     | --- | --- | --- | --- |
-    | no step, or one step (no transition) | dropped | dropped | dropped |
-    | `is_last` not set on the last step, `is_first` not on the first | loaded: the nesting decides | the same | the same |
+    | no step, or one step, so no transition | dropped | dropped | dropped |
+    | last step without `is_last`, first without `is_first` | loaded: the nesting decides | loaded | loaded |
     | `is_terminal` or `is_last` before the last step | error | dropped | ends there |
     | `is_first` after the first step | error | dropped | ends before it |
     | flagged `invalid`; fields of different lengths; a reward beyond float32 | error | dropped | dropped |
@@ -74,7 +74,8 @@ def load_rlds(
         source = rlds_folder.folder_source(os.fspath(path_or_dataset), "train" if split is None else split)
     else:
         raise TypeError(
-            f"load_rlds takes the folder of a TFDS dataset or a tf.data.Dataset of episodes, got {type(path_or_dataset).__name__}."
+            "load_rlds takes the folder of a TFDS dataset or a tf.data.Dataset of episodes, "
+            f"got {type(path_or_dataset).__name__}."
         )
     return Episodes(source, layout, on_bad_episode)
 
@@ -96,17 +97,12 @@ def _dataset_source(dataset: tf.data.Dataset) -> EpisodeSource:
         columns = _stack(steps, loaded) if nested else {field: steps[field] for field in loaded}
         return {STEPS: columns, INVALID: tf.cast(tf.reshape(episode.get(INVALID, False), []), tf.bool)}
 
-    def read() -> Iterator[RawEpisode]:
-        # Arrays of a whole episode, without a copy and without a Python loop over steps.
-        elements = dataset.map(select, num_parallel_calls=1).prefetch(1).as_numpy_iterator()
-        for index, element in enumerate(elements):
-            yield RawEpisode(str(index), element[STEPS], bool(element[INVALID]))
-
+    arrays = dataset.map(select, num_parallel_calls=1).prefetch(1)
     cardinality = int(dataset.cardinality())
     return EpisodeSource(
         name,
         loaded,
-        read,
+        lambda: raw_episodes(arrays),
         num_episodes=cardinality if cardinality >= 0 else None,
         not_loaded=tuple(sorted(set(step_spec) - set(loaded))),
     )

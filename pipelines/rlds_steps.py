@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from replayfeed.buffers.spec import Nest, field_path
+from replayfeed.buffers.nests import Array, Nest, field_path, leaves_with_paths
 
 STEPS = "steps"
 INVALID = "invalid"
@@ -48,8 +48,8 @@ class Steps(NamedTuple):
 
     observation: Nest
     action: Nest | None
-    reward: np.ndarray | None
-    discount: np.ndarray
+    reward: Array | None
+    discount: Array
     is_terminal: bool
 
 
@@ -79,7 +79,8 @@ def check_step_spec(name: str, step_spec: Mapping[str, Nest]) -> None:
       ValueError: a field is of variable length, ragged, a string, or holds no number.
       ValueError: a flag, or the discount, is not one number a step.
 
-    >>> check_step_spec("mine", {"observation": tf.TensorSpec([], tf.string), "is_terminal": tf.TensorSpec([], tf.bool)})
+    >>> spec = {"observation": tf.TensorSpec([], tf.string), "is_terminal": tf.TensorSpec([], tf.bool)}
+    >>> check_step_spec("mine", spec)
     Traceback (most recent call last):
     ...
     ValueError: mine: step field 'observation' is a string, which has no fixed width; map the episodes first: \
@@ -94,7 +95,7 @@ drop the field, or give it a fixed width, and pass the tf.data.Dataset to load_r
                 f"{name}: the steps have no {field!r}, so {why}; found {sorted(step_spec)}. "
                 "Add it in a map over the episodes, and pass the tf.data.Dataset to load_rlds."
             )
-    for path, spec in leaves_with_paths(step_spec):
+    for path, spec in _named_leaves(step_spec):
         fault = _spec_fault(spec)
         if fault:
             raise ValueError(
@@ -125,9 +126,11 @@ def find_fault(columns: Columns, *, invalid: bool = False) -> Fault | None:
     """
     if invalid:
         return Fault("flagged invalid", "the dataset flags it as invalid", None)
-    lengths = {path: len(leaf) for path, leaf in leaves_with_paths(columns)}
+    lengths = {path: len(leaf) for path, leaf in _named_leaves(columns)}
     if len(set(lengths.values())) > 1:
-        return Fault("fields of different lengths", f"its fields differ in length: {lengths}", None)
+        return Fault("with fields of different lengths", f"its fields differ in length: {lengths}", None)
+    if REWARD in columns and not _survives_float32(columns[REWARD][:-1]):
+        return Fault("with a reward beyond float32", "a reward is too large for float32", None)
     num_steps = num_steps_of(columns)
     faults = []
     for field in (IS_TERMINAL, IS_LAST):
@@ -137,24 +140,21 @@ def find_fault(columns: Columns, *, invalid: bool = False) -> Fault | None:
     late = np.flatnonzero(_flags(columns, IS_FIRST)[1:])
     if late.size:
         faults.append(_misplaced(IS_FIRST, int(late[0]) + 1, "after the first one", num_steps, int(late[0]) + 1))
-    if faults:
-        return min(faults, key=lambda fault: fault.num_kept or 0)
-    if REWARD in columns and not _survives_float32(columns[REWARD][:-1]):
-        return Fault("reward beyond float32", "a reward is too large for float32", None)
-    return None
+    # The one that leaves the shortest sound beginning.
+    return min(faults, key=lambda fault: fault.num_kept or 0) if faults else None
 
 
 def unset_flags(columns: Columns) -> list[str]:
     """Flags that the nesting implies and the file does not set, as reasons for the report.
 
     >>> unset_flags({"observation": np.zeros([2]), "is_first": [True, False], "is_last": [False, False]})
-    ['is_last not set on the last step']
+    ['with is_last not set on the last step']
     """
     unset = []
     if IS_FIRST in columns and not _flags(columns, IS_FIRST)[0]:
-        unset.append("is_first not set on the first step")
+        unset.append("with is_first not set on the first step")
     if IS_LAST in columns and not _flags(columns, IS_LAST)[-1]:
-        unset.append("is_last not set on the last step")
+        unset.append("with is_last not set on the last step")
     return unset
 
 
@@ -206,18 +206,9 @@ def num_steps_of(columns: Columns) -> int:
     return len(tf.nest.flatten(columns[OBSERVATION])[0])
 
 
-def leaves_with_paths(nest: Nest, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+def _named_leaves(nest: Nest) -> Iterator[tuple[str, Any]]:
     """Each leaf with its place, as `'observation/image'`."""
-    if isinstance(nest, Mapping):
-        children = [(str(key), nest[key]) for key in nest]
-    elif isinstance(nest, list | tuple):
-        names = getattr(nest, "_fields", range(len(nest)))
-        children = [(str(name), child) for name, child in zip(names, nest, strict=True)]
-    else:
-        yield field_path(path), nest
-        return
-    for name, child in children:
-        yield from leaves_with_paths(child, (*path, name))
+    return ((field_path(path), leaf) for path, leaf in leaves_with_paths(nest, ()))
 
 
 def _spec_fault(spec: Any) -> str | None:
@@ -239,22 +230,22 @@ def _is_one_number(spec: Any) -> bool:
 
 
 def _misplaced(field: str, step: int, where: str, num_steps: int, num_kept: int) -> Fault:
-    return Fault(f"{field} in mid-episode", f"{field} is set at step {step} of {num_steps}, {where}", num_kept)
+    return Fault(f"with {field} in mid-episode", f"{field} is set at step {step} of {num_steps}, {where}", num_kept)
 
 
-def _flags(columns: Columns, field: str) -> np.ndarray:
+def _flags(columns: Columns, field: str) -> Array:
     """Bool `[N + 1]`; all False when the dataset has no such field."""
     if field not in columns:
         return np.zeros([num_steps_of(columns)], bool)
     return _drop_unit_axis(np.asarray(columns[field])).astype(bool, copy=False)
 
 
-def _drop_unit_axis(array: np.ndarray) -> np.ndarray:
+def _drop_unit_axis(array: Array) -> Array:
     """`[N + 1]` from `[N + 1]` or `[N + 1, 1]`; any other shape as it is."""
     return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
 
 
-def _survives_float32(array: np.ndarray) -> bool:
+def _survives_float32(array: Array) -> bool:
     if array.dtype != np.float64 or not array.size:
         return True
     with np.errstate(invalid="ignore"):
