@@ -182,13 +182,16 @@ class FrameRing:
         """Ids of all frames held, `[B, n]`, oldest first."""
         return np.arange(self.tail, self.published).reshape(-1, self.batch_size).T
 
-    def longest_episode(self) -> tuple[int, int]:
-        """Number of episodes held, in whole or in part, and the frames of the longest."""
-        lengths = [window_lengths(words) for words in self.words_by_stream()]
-        lengths = [length for length in lengths if len(length)]
-        if not lengths:
-            return 0, 0
-        return sum(len(length) for length in lengths), int(max(length.max() for length in lengths))
+    def num_episodes(self) -> int:
+        """Episodes of which at least one frame is held."""
+        tail, published = self.tail, self.published
+        begun = sum(int(np.count_nonzero(self.words[rows] < 2)) for rows in self._row_slices(tail, published))
+        first = self.words[self.rows(np.arange(tail, min(tail + self.batch_size, published)))]
+        return begun + int(np.count_nonzero(first >= 2))
+
+    def longest_episode(self) -> int:
+        """Frames held of the episode of which most are."""
+        return max((int(window_lengths(words).max(initial=0)) for words in self.words_by_stream()), default=0)
 
     def _end_ids(self, window: Window, tail: int, published: int) -> range:
         """Ids at which a window may end: the frames before it are held."""

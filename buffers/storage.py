@@ -108,6 +108,11 @@ class FrameStorage:
                 leaves[index] = part
         return leaves
 
+    def release(self) -> None:
+        """Lets go of the memory; graphs that captured it keep it until they are gone themselves."""
+        self._groups = []
+        self._views = []
+
     def _group_fields(self) -> list[list[int]]:
         shared: dict[np.dtype[Any], list[int]] = {}
         alone: list[list[int]] = []

@@ -29,6 +29,9 @@ from .windows import Window, ends_window, resolve_window
 
 _logger = logging.getLogger(__name__)
 
+# A frame's step word and its mark.
+_BOOKKEEPING_BYTES = 9
+
 # Streams of random numbers derived from one seed.
 _SAMPLE_STREAM, _DATASET_STREAM, _GRAPH_STREAM = 0, 1, 2
 
@@ -115,7 +118,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
         self._spec = DataSpec(data_spec)
         self._rule = EpisodeRule(self._spec, end_of_episode_fn, final_frame)
         self._bytes_capacity = capacity * self._spec.frame_bytes
-        check_capacity_fits(self._bytes_capacity, "max_length or batch_size")
+        check_capacity_fits(self._bytes_capacity + capacity * _BOOKKEEPING_BYTES, "max_length or batch_size")
 
         self._storage = FrameStorage(self._spec.fields, capacity)
         self._ring = FrameRing(int(batch_size), capacity)
@@ -433,7 +436,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
                 evicted_unsampled=usage.evicted_unsampled,
                 bytes_held=frames * self._spec.frame_bytes,
                 bytes_capacity=self._bytes_capacity,
-                episodes=ring.longest_episode()[0],
+                episodes=ring.num_episodes(),
                 skipped=usage.skipped,
                 replay_ratio=usage.sampled / added if added else None,
                 host=socket.gethostname(),
@@ -448,6 +451,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
             self._closed = True
             self._writer.close()
             self._samplers.clear()
+            self._storage.release()
 
     # How it is done
 
@@ -499,8 +503,10 @@ class TFUniformReplayBuffer(ReplayBuffer):
             return EmptyBufferError(
                 f"no window of {window.num_steps} frames: {frames // self.batch_size} frames in each stream."
             )
-        episodes, longest = self._ring.longest_episode()
-        return EmptyBufferError(f"no window of {window.num_steps} frames: {episodes} episodes, longest {longest}.")
+        return EmptyBufferError(
+            f"no window of {window.num_steps} frames: {self._ring.num_episodes()} episodes, "
+            f"longest {self._ring.longest_episode()}."
+        )
 
     def _plans(self, window: Window, shift: int, epochs: int | None, *, keep_short: bool) -> tf.data.Dataset:
         planner = PassPlanner(
@@ -553,11 +559,12 @@ class TFUniformReplayBuffer(ReplayBuffer):
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Probabilities and weights `[B]`, mask `[B, T]`: made once while the sizes stay the same."""
         sizes = (num_eligible, batch, num_steps)
-        if self._constants is None or self._constants[0] != sizes:
+        known = self._constants
+        if known is None or known[0] != sizes:
             shape = [batch] if num_steps is None else [batch, num_steps]
             chance = tf.fill([batch], np.float32(1 / num_eligible))
-            self._constants = (sizes, (chance, tf.ones([batch]), tf.ones(shape, tf.bool)))
-        return self._constants[1]
+            known = self._constants = (sizes, (chance, tf.ones([batch]), tf.ones(shape, tf.bool)))
+        return known[1]
 
     def _dataset_seed(self) -> int | None:
         """A seed for the next dataset: another for each, the same in each run."""
