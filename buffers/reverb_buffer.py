@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, cast as typing_cast
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -17,7 +17,9 @@ from .priorities import check_priorities
 from .reverb_import import load_reverb
 from .reverb_layout import Layout, PackedLayout, PlainLayout, check_fields, packed_signature
 from .reverb_link import ServerLink
+from .reverb_pass import ScanPass
 from .reverb_reader import SamplerKnobs, TableReader
+from .reverb_scan import ScannedFrames, TableScanner
 from .reverb_writer import ItemWriter
 from .server import ReplayServer
 from .spec import DataSpec, ItemChecker, Nest
@@ -130,6 +132,11 @@ class ReverbReplayBuffer(ReplayBuffer):
             timeout_s=self._read_timeout_s,
             explain=self._explain_empty,
         )
+        self._scan_lock = threading.Lock()
+        self._scanner: TableScanner | None = None
+        if self._scan_table is not None and isinstance(self._layout, PackedLayout):
+            drawer = self._reader.drawer_of(self._scan_table)
+            self._scanner = TableScanner(self._link, drawer, self._scan_table, self._layout)
 
     @classmethod
     def local(
@@ -362,7 +369,30 @@ class ReverbReplayBuffer(ReplayBuffer):
             raise ValueError(
                 f"num_parallel_calls cannot be bigger than sample_batch_size {num_parallel_calls} > {sample_batch_size}"
             )
-        return self._reader.random(sample_batch_size, steps, num_parallel_calls, sequence_preprocess_fn)
+        if not single_deterministic_pass and epochs is None:
+            return self._reader.random(sample_batch_size, steps, num_parallel_calls, sequence_preprocess_fn)
+        if self._scanner is None:
+            if (
+                epochs is not None
+                or not self._is_deterministic
+                or (self._layout.has_ids and self._max_times_sampled != 1)
+            ):
+                raise ValueError(self._why_no_scan())
+            return self._reader.in_order(sample_batch_size, steps, sequence_preprocess_fn)
+        passes = ScanPass(self._packed_layout(), self._rule, self._scan, self._pack_for_dataset)
+        wanted = None if steps is None else Window(steps)
+        dataset = passes.dataset(
+            self._reader.when_ready(epochs or 1),
+            sample_batch_size if sequence_preprocess_fn is None else None,
+            wanted,
+            shift=1 if window is not None or num_steps is None or epochs else num_steps,
+            keep_short=num_steps is not None and single_deterministic_pass and sample_batch_size is None,
+            shuffled=epochs is not None,
+        )
+        if sequence_preprocess_fn is None:
+            return dataset
+        dataset = dataset.map(lambda items, info: (sequence_preprocess_fn(items), info))
+        return dataset if sample_batch_size is None else dataset.batch(sample_batch_size)
 
     def sample(
         self,
@@ -386,7 +416,7 @@ class ReverbReplayBuffer(ReplayBuffer):
             return self._sample_in_graph(sample_batch_size, steps)
         self.flush()
         num = sample_batch_size or 1
-        items, info = self._reader.deliver(self._reader.sample(num), num, steps)
+        items, info = self._reader.sample(num, steps)
         items = self._spec.pack(tf.nest.flatten(items))
         if sample_batch_size is None:
             return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), (items, info))
@@ -458,8 +488,29 @@ class ReverbReplayBuffer(ReplayBuffer):
         self._link.call(lambda: self._link.client.mutate_priorities(self._table_name, updates), "an update")
 
     def gather_all(self) -> Items:
-        """Every frame that the table's items hold, stream after stream, oldest first, leaves `[B, T, ...]`."""
-        raise NotImplementedError
+        """Every frame that the table's items hold, oldest first, leaves `[B, T, ...]`.
+
+        `B` are the streams that are in the table, of every process that wrote into it.
+
+        Raises:
+          ValueError: the table cannot be scanned; the message says what is missing.
+          ValueError: streams differ in length; the message says how to read them.
+          WaitTimeoutError: the server does not answer within `timeout_s`.
+        """
+        self._check_open()
+        if self._scanner is None:
+            raise ValueError(self._why_no_scan())
+        frames = self._scan()
+        lengths = [stream.stop - stream.start for stream in frames.streams]
+        lengths += [0] * (self._batch_size - len(lengths) if self._writer is not None or not lengths else 0)
+        if len(set(lengths)) > 1:
+            raise ValueError(
+                f"gather_all gives [B, T, ...], but the streams in table {self._table_name!r} have {min(lengths)} to "
+                f"{max(lengths)} frames; read them with as_dataset(single_deterministic_pass=True)."
+            )
+        shape = (len(lengths), lengths[0])
+        leaves = self._packed_layout().unpack_numpy(frames.columns)
+        return self._spec.pack([tf.constant(leaf.reshape(*shape, *leaf.shape[1:])) for leaf in leaves])
 
     def clear(self) -> None:
         """Empties the table, its scan table and their counters; streams go on with a new episode."""
@@ -513,6 +564,29 @@ class ReverbReplayBuffer(ReplayBuffer):
                     self._owned_server.stop()
 
     # How it is done
+
+    def _scan(self) -> ScannedFrames:
+        with self._scan_lock:
+            with self._lock:
+                self.flush()
+                next_ids = None if self._writer is None else self._writer.next_ids
+            assert self._scanner is not None  # callers have looked
+            return self._scanner.scan(next_ids)
+
+    def _packed_layout(self) -> PackedLayout:
+        assert isinstance(self._layout, PackedLayout)  # scannable tables are
+        return self._layout
+
+    def _why_no_scan(self) -> str:
+        if self._layout.has_ids:
+            return (
+                f"table {self._table_name!r} cannot be read in order: it has no scan table; make it with "
+                "TableConfig(..., scannable=True) or ReverbReplayBuffer.local(..., scannable=True)."
+            )
+        return (
+            f"table {self._table_name!r} cannot be read in order: it was not made by a TableConfig with scannable=True, "
+            "and either the sampler or the remover is not deterministic (FIFO or Heap)."
+        )
 
     @property
     def _frames_per_item(self) -> int:
@@ -607,6 +681,11 @@ class ReverbReplayBuffer(ReplayBuffer):
                 f"num_steps > sequence_length ({wanted.num_steps} > {self._length}): an item of table "
                 f"{self._table_name!r} has no more frames; ask for fewer, or write longer items."
             )
+        if not self._layout.has_ids and self._length is not None and self._length % wanted.num_steps:
+            raise ValueError(
+                f"sequence_length is not a multiple of num_steps ({self._length} and {wanted.num_steps}): items of table "
+                f"{self._table_name!r} are cut into windows side by side, and frames would be lost."
+            )
         return wanted.num_steps
 
     def _pack_for_dataset(self, leaves: Sequence[Any]) -> Nest:
@@ -629,7 +708,7 @@ class ReverbReplayBuffer(ReplayBuffer):
 
 
 def _agree(name: str, given: int | None, about: dict[str, Any], table: str) -> int:
-    stored = int(typing_cast(int, about[name]))
+    stored = int(about[name])
     if given is not None and given != stored:
         raise ValueError(f"table {table!r} was made for {name}={stored}, got {name}={given}.")
     return stored

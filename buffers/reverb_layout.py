@@ -112,6 +112,19 @@ class PackedLayout:
             leaves[index] = _from_bytes(column, self.spec.fields[index], outer)
         return ids, leaves
 
+    def unpack_numpy(self, columns: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The spec's leaves `[N, ...]` from columns `[N, bytes]`, in NumPy."""
+        num_frames = len(columns[0])
+        record = np.ascontiguousarray(columns[0]).view(self._record_dtype)[:, 0]
+        leaves: list[Any] = [None] * len(self.spec.fields)
+        for index in self._small:
+            leaf = np.ascontiguousarray(record[f"field_{index}"])
+            leaves[index] = leaf.view(self.spec.fields[index].numpy_dtype)
+        for column, index in zip(columns[1:], self._large, strict=True):
+            field = self.spec.fields[index]
+            leaves[index] = np.ascontiguousarray(column).view(field.numpy_dtype).reshape(num_frames, *field.shape)
+        return leaves
+
     def ids_of(self, record_column: np.ndarray) -> np.ndarray:
         """Ids `[...]` from the record column `[..., bytes]`, in NumPy."""
         return np.ascontiguousarray(record_column[..., :8]).view(np.int64)[..., 0]

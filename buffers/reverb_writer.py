@@ -20,6 +20,11 @@ _COUNT_BITS = 28
 _STREAM_BITS = 34
 
 
+def stream_of(ids: np.ndarray) -> np.ndarray:
+    """The stream part of frame ids, int64 of the same shape."""
+    return ids >> _COUNT_BITS
+
+
 class ItemWriter:
     """Writes `B` streams into a table, and the same items into its scan table.
 
@@ -77,6 +82,11 @@ class ItemWriter:
         self.longest_episode = 0
         self.num_episodes = 0
         self._told_short = False
+
+    @property
+    def next_ids(self) -> np.ndarray:
+        """Ids int64 `[B]` that no frame has yet: all later ones of these streams are above."""
+        return self._next_ids.copy()
 
     def claim_ids(self, marks: EpisodeMarks) -> np.ndarray:
         """Ids int64 `[B]` of the next step, which `write` must follow with."""

@@ -1,0 +1,158 @@
+"""Reads everything that a table holds, without removing anything.
+
+Reverb can only draw. So a scannable table has a second one of the same items over the same data,
+whose sampler draws in proportion to priority. There every item has priority 1; a scan lowers the
+ones that it has met by a factor of 2**16, so that it draws nearly always new ones, and raises all
+of them again when it is done. Several items are drawn for one update, so that this runs at the
+speed of sampling: the well-known way, a heap whose top is moved to the back after each draw, needs
+two calls for each item.
+
+Nothing breaks when a scan is interrupted, or when two run at once: the items that it left behind
+are drawn later, and whoever meets them goes one level lower. Powers of two keep Reverb's sums exact.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from .reverb_layout import PackedLayout
+from .reverb_link import ServerLink
+from .reverb_reader import ItemDrawer
+from .reverb_writer import stream_of
+
+_LEVEL_STEP = 2.0**-16
+_MAX_DRAW = 2048
+_MIN_DRAW = 64
+_UPDATE_SIZE = 20_000
+# Rounds without a new item after which no item can be left (the last one is drawn within two).
+_QUIET_ROUNDS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class ScannedFrames:
+    """All frames of a table's items, stream after stream, oldest first.
+
+    Attributes:
+      ids: int64 `[N]`, ascending.
+      columns: uint8 arrays `[N, bytes]`.
+    """
+
+    ids: np.ndarray
+    columns: tuple[np.ndarray, ...]
+
+    @property
+    def streams(self) -> list[slice]:
+        """Where each stream's frames lie."""
+        borders = np.nonzero(np.diff(stream_of(self.ids)))[0] + 1
+        edges = [0, *borders.tolist(), len(self.ids)]
+        return [slice(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True) if b > a]
+
+    def positions(self) -> np.ndarray:
+        """For each frame, how many frames of its episode that are held lie before it, int64 `[N]`."""
+        index = np.arange(len(self.ids))
+        starts = np.where(np.diff(self.ids, prepend=self.ids[:1] - 2) == 1, 0, index)
+        return index - np.maximum.accumulate(starts)
+
+
+class TableScanner:
+    """Scans a table through its scan table.
+
+    Args:
+      link: the server.
+      drawer: draws from the scan table.
+      scan_table: its name.
+      layout: how frames lie in columns.
+    """
+
+    def __init__(self, link: ServerLink, drawer: ItemDrawer, scan_table: str, layout: PackedLayout) -> None:
+        self._link = link
+        self._drawer = drawer
+        self._table = scan_table
+        self._layout = layout
+
+    def scan(self, next_ids: np.ndarray | None) -> ScannedFrames:
+        """Everything that is held when the scan begins.
+
+        Args:
+          next_ids: the caller's own next ids: what it writes meanwhile is left out. What others write
+            meanwhile may be in.
+
+        Raises:
+          WaitTimeoutError: the server does not answer.
+        """
+        found: set[int] = set()
+        collected = _Collected(self._layout)
+        size = int(self._link.tables()[self._table].current_size)
+        num_first = size
+        level = _LEVEL_STEP
+        quiet = 0
+        try:
+            while size and quiet < _QUIET_ROUNDS:
+                sample = self._drawer.draw(max(_MIN_DRAW, min(_MAX_DRAW, 2 * (num_first - len(found)))))
+                if sample is None:  # emptied meanwhile
+                    break
+                keys, first = np.unique(sample.info.key.numpy(), return_index=True)
+                priorities = sample.info.priority.numpy()[first]
+                new = np.fromiter((key not in found for key in keys.tolist()), bool, len(keys))
+                if new.any():
+                    collected.add([column.numpy()[first[new]] for column in sample.data])
+                    found.update(keys[new].tolist())
+                    if priorities[new].min() <= level:
+                        level = priorities[new].min() * _LEVEL_STEP
+                        self._set_priorities(list(found), level)
+                lower = keys[priorities > level].tolist()
+                self._set_priorities(lower, level)
+                size = int(sample.info.table_size[-1])
+                # With others writing there is always something new: then what was there at first is enough.
+                is_quiet = not new.any() or len(found) >= num_first + _MAX_DRAW
+                quiet = quiet + 1 if is_quiet else 0
+                if not new.any() and len(found) == size:
+                    break
+        finally:
+            self._set_priorities(list(found), 1.0)
+        return collected.frames(next_ids)
+
+    def _set_priorities(self, keys: list[int], priority: float) -> None:
+        for start in range(0, len(keys), _UPDATE_SIZE):
+            updates = dict.fromkeys(keys[start : start + _UPDATE_SIZE], priority)
+            self._link.call(lambda updates=updates: self._link.client.mutate_priorities(self._table, updates), "a scan")
+
+
+class _Collected:
+    """Frames met by a scan, each kept once however many windows hold it."""
+
+    def __init__(self, layout: PackedLayout) -> None:
+        self._layout = layout
+        self._seen: set[int] = set()
+        self._ids: list[np.ndarray] = []
+        self._columns: list[list[np.ndarray]] = []
+
+    def add(self, columns: list[np.ndarray]) -> None:
+        """Columns `[n, L, bytes]` of new items."""
+        ids = self._layout.ids_of(columns[0]).reshape(-1)
+        fresh = []
+        for index, frame in enumerate(ids.tolist()):
+            if frame not in self._seen:
+                self._seen.add(frame)
+                fresh.append(index)
+        self._ids.append(ids[fresh])
+        self._columns.append([column.reshape(len(ids), -1)[fresh] for column in columns])
+
+    def frames(self, next_ids: np.ndarray | None) -> ScannedFrames:
+        """All of them in order."""
+        if not self._ids:
+            return ScannedFrames(
+                np.zeros(0, np.int64), tuple(np.zeros([0, size], np.uint8) for size in self._layout.column_bytes)
+            )
+        ids = np.concatenate(self._ids)
+        order = np.argsort(ids)
+        if next_ids is not None:
+            limits = dict(zip(stream_of(next_ids).tolist(), next_ids.tolist(), strict=True))
+            streams, inverse = np.unique(stream_of(ids), return_inverse=True)
+            limit = np.array([limits.get(stream, np.iinfo(np.int64).max) for stream in streams.tolist()])
+            order = order[(ids < limit[inverse])[order]]
+        columns = tuple(np.concatenate(parts)[order] for parts in zip(*self._columns, strict=True))
+        return ScannedFrames(ids[order], columns)
