@@ -10,10 +10,11 @@ BIN := $(VENV)/bin
 PYTHON ?=
 PYTEST_ARGS ?=
 
-# TensorFlow's start-up notices about missing GPUs read like errors. Everything below 4 is a notice of that kind.
+# TensorFlow's start-up notices about missing GPUs read like errors. At 3 only what ends the process is printed; errors reach Python as exceptions all the same.
 export TF_CPP_MIN_LOG_LEVEL ?= 3
-# pygame, which renders CartPole, finds no screen on a server.
+# pygame, which renders CartPole, finds no screen and no loudspeaker on a server, and says so in nine lines.
 export SDL_VIDEODRIVER ?= dummy
+export SDL_AUDIODRIVER ?= dummy
 
 .PHONY: help
 help: ## Show these targets
@@ -65,9 +66,11 @@ test: $(VENV)/installed-dev ## Run the tests (PYTEST_ARGS="-k window" to choose)
 
 .PHONY: check
 check: $(VENV)/installed-dev .typecheck/replayfeed ## Lint, format check, strict types
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
+	@failed=; \
+	$(BIN)/ruff check . || failed="$$failed lint"; \
+	$(BIN)/ruff format --check . || failed="$$failed format"; \
+	$(BIN)/mypy || failed="$$failed types"; \
+	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
 .PHONY: format
 format: $(VENV)/installed-dev ## Rewrite the files as make check wants them
