@@ -1,14 +1,74 @@
-"""Runs TF-Agents' own test modules, from the installed wheel, against classes of ours."""
+"""Every buffer and backend for the contract; and TF-Agents' own test modules, run against classes of ours."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import types
 import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from absl import flags
+
+from replayfeed.buffers import ReplayBuffer, ReverbReplayBuffer, TFUniformReplayBuffer
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a test asks of a buffer, in words that every backend can translate."""
+
+    batch_size: int = 1
+    num_steps: int = 1
+    steps: int = 64
+    cast: bool = False
+    end_of_episode_fn: Callable[[Any], Any] | None = None
+
+
+def _local(spec: Any, settings: Settings) -> ReplayBuffer:
+    return TFUniformReplayBuffer(
+        spec,
+        settings.batch_size,
+        settings.steps,
+        seed=7,
+        cast=settings.cast,
+        end_of_episode_fn=settings.end_of_episode_fn,
+    )
+
+
+def _served(spec: Any, settings: Settings) -> ReplayBuffer:
+    return ReverbReplayBuffer.local(
+        spec,
+        batch_size=settings.batch_size,
+        max_size=settings.steps * settings.batch_size,
+        sequence_length=settings.num_steps,
+        timeout_s=1.0,
+        cast=settings.cast,
+        end_of_episode_fn=settings.end_of_episode_fn,
+    )
+
+
+BACKENDS = {"local": _local, "served": _served}
+
+
+@pytest.fixture(params=BACKENDS)
+def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., ReplayBuffer]]:
+    """Builds a buffer of the backend under test, and closes what it built.
+
+    `make(spec, batch_size=, num_steps=, steps=, ...)`: `steps` frames of each stream, to be read
+    in windows of `num_steps`. `make.backend` is the backend's name.
+    """
+    built: list[ReplayBuffer] = []
+
+    def build(spec: Any, **settings: Any) -> ReplayBuffer:
+        built.append(BACKENDS[request.param](spec, Settings(**settings)))
+        return built[-1]
+
+    build.backend = request.param  # type: ignore[attr-defined]
+    yield build
+    for buffer in built:
+        buffer.close()
 
 
 @pytest.fixture

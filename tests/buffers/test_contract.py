@@ -1,12 +1,10 @@
-"""The contract of design section 3, on every buffer and backend: a new buffer adds one line to `BACKENDS`.
+"""The contract, on every buffer and backend: a new buffer adds a line to `BACKENDS` in conftest.py.
 
 Data is one int64 counter a frame where possible, so that expected values can be read off: the
 frame of stream `b` at time `t` holds `100 * b + t`.
 """
 
-import dataclasses
 import threading
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +15,6 @@ from replayfeed.buffers import (
     BufferInfo,
     EmptyBufferError,
     ReplayBuffer,
-    ReverbReplayBuffer,
-    TFUniformReplayBuffer,
     Window,
 )
 
@@ -34,58 +30,6 @@ class Step(NamedTuple):
 
 
 STEP = Step(tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int64))
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What a test asks of a buffer, in words that every backend can translate."""
-
-    batch_size: int = 1
-    num_steps: int = 1
-    steps: int = 64
-    cast: bool = False
-    end_of_episode_fn: Callable[[Any], Any] | None = None
-
-
-def local(spec: Any, settings: Settings) -> ReplayBuffer:
-    return TFUniformReplayBuffer(
-        spec,
-        settings.batch_size,
-        settings.steps,
-        seed=7,
-        cast=settings.cast,
-        end_of_episode_fn=settings.end_of_episode_fn,
-    )
-
-
-def served(spec: Any, settings: Settings) -> ReplayBuffer:
-    return ReverbReplayBuffer.local(
-        spec,
-        batch_size=settings.batch_size,
-        max_size=settings.steps * settings.batch_size,
-        sequence_length=settings.num_steps,
-        timeout_s=1.0,
-        cast=settings.cast,
-        end_of_episode_fn=settings.end_of_episode_fn,
-    )
-
-
-BACKENDS = {"local": local, "served": served}
-
-
-@pytest.fixture(params=BACKENDS)
-def make(request):
-    """Builds a buffer of the backend under test; closes what it built."""
-    built = []
-
-    def build(spec=COUNTER, **settings):
-        built.append(BACKENDS[request.param](spec, Settings(**settings)))
-        return built[-1]
-
-    build.backend = request.param
-    yield build
-    for buffer in built:
-        buffer.close()
 
 
 def counters(num_streams: int, times: Any) -> np.ndarray:
@@ -110,7 +54,7 @@ def drawn_starts(buffer: ReplayBuffer, num_steps: int, draws: int = 400) -> set[
 
 
 def test_properties_are_the_constructors_arguments(make):
-    buffer = make(batch_size=3, steps=10)
+    buffer = make(COUNTER, batch_size=3, steps=10)
     assert buffer.data_spec is COUNTER
     assert buffer.batch_size == 3
     assert buffer.capacity == 30 and type(buffer.capacity) is int
@@ -118,7 +62,7 @@ def test_properties_are_the_constructors_arguments(make):
 
 
 def test_an_empty_buffer_holds_nothing(make):
-    buffer = make(batch_size=2)
+    buffer = make(COUNTER, batch_size=2)
     assert len(buffer) == 0
     assert int(buffer.num_frames()) == 0
     assert buffer.gather_all().shape == (2, 0)
@@ -128,19 +72,19 @@ def test_an_empty_buffer_holds_nothing(make):
 
 
 def test_add_batch_returns_ids_that_are_never_given_twice(make):
-    buffer = make(batch_size=2, steps=4)
+    buffer = make(COUNTER, batch_size=2, steps=4)
     ids = [buffer.add_batch(np.array([t, 100 + t])) for t in range(10)]
     assert all(each.dtype == np.int64 and each.shape == (2,) for each in ids)
     assert len(set(np.concatenate(ids).tolist())) == 20
 
 
 def test_add_batch_returns_a_tensor_for_tensors(make):
-    ids = make(batch_size=2).add_batch(tf.constant([1, 101], tf.int64))
+    ids = make(COUNTER, batch_size=2).add_batch(tf.constant([1, 101], tf.int64))
     assert isinstance(ids, tf.Tensor) and ids.dtype == tf.int64 and ids.shape == (2,)
 
 
 def test_add_batch_inside_a_tf_function_adds_at_each_call(make):
-    buffer = make(batch_size=2)
+    buffer = make(COUNTER, batch_size=2)
 
     @tf.function
     def add_ten() -> tf.Tensor:
@@ -166,26 +110,26 @@ def test_add_sequence_is_the_same_as_single_adds(make):
 
 
 def test_add_sequence_of_no_steps_writes_nothing(make):
-    buffer = make(batch_size=2)
+    buffer = make(COUNTER, batch_size=2)
     assert buffer.add_sequence(np.zeros([2, 0], np.int64)).shape == (2, 0)
     assert len(buffer) == 0
 
 
 def test_add_sequence_longer_than_the_capacity_keeps_the_newest(make):
-    buffer = make(batch_size=2, steps=4)
+    buffer = make(COUNTER, batch_size=2, steps=4)
     buffer.add_sequence(counters(2, range(11)))
     np.testing.assert_array_equal(buffer.gather_all(), counters(2, range(7, 11)))
 
 
 def test_add_sequence_inside_a_tf_function(make):
-    buffer = make(batch_size=1)
+    buffer = make(COUNTER, batch_size=1)
     tf.function(lambda: buffer.add_sequence(tf.range(5, dtype=tf.int64)[None]))()
     np.testing.assert_array_equal(buffer.gather_all(), [[0, 1, 2, 3, 4]])
 
 
 def test_input_is_copied(make):
     """FR-010: what the caller does with its arrays afterwards changes nothing."""
-    buffer = make(batch_size=1)
+    buffer = make(COUNTER, batch_size=1)
     source = np.arange(5)
     before = source.copy()
     buffer.add_sequence(source[None])
@@ -195,7 +139,7 @@ def test_input_is_copied(make):
 
 
 def test_capacity_evicts_the_oldest(make):
-    buffer = make(batch_size=1, steps=3)
+    buffer = make(COUNTER, batch_size=1, steps=3)
     add_counters(buffer, range(5))
     np.testing.assert_array_equal(buffer.gather_all(), [[2, 3, 4]])
     assert len(buffer) == 3
@@ -356,7 +300,7 @@ def test_cast_converts_within_a_kind_and_only_what_survives(make, dtype, given, 
 )
 def test_bad_priorities_are_refused_before_anything_is_written(make, priorities, message):
     """R1: on Reverb 0.14 a negative one would make the table hang for ever."""
-    buffer = make()
+    buffer = make(COUNTER)
     with pytest.raises(ValueError, match=message):
         buffer.add_batch(np.array([1]), priorities=priorities)
     assert len(buffer) == 0
@@ -364,7 +308,7 @@ def test_bad_priorities_are_refused_before_anything_is_written(make, priorities,
 
 @pytest.mark.parametrize("flags", [[True, False], [1], np.array([[True]])])
 def test_end_of_episode_must_be_one_bool_a_stream(make, flags):
-    buffer = make()
+    buffer = make(COUNTER)
     with pytest.raises(ValueError, match=r"end_of_episode: expected \[1\] bool"):
         buffer.add_batch(np.array([1]), end_of_episode=flags)
     assert len(buffer) == 0
@@ -402,7 +346,7 @@ def test_sample_and_dataset_have_the_documented_shapes_and_dtypes(make, batch, n
 
 
 def test_info_of_uniform_draws(make):
-    buffer = make(batch_size=2, num_steps=2)
+    buffer = make(COUNTER, batch_size=2, num_steps=2)
     ids = np.stack([buffer.add_batch(counters(2, [t])[:, 0]) for t in range(4)], axis=1)
     items, info = buffer.sample(50, 2)
     stream, time = np.asarray(items) // 100, np.asarray(items) % 100
@@ -414,7 +358,7 @@ def test_info_of_uniform_draws(make):
 
 
 def test_get_next_gives_a_tuple_of_steps_when_not_time_stacked(make):
-    buffer = make(num_steps=3)
+    buffer = make(COUNTER, num_steps=3)
     add_counters(buffer, range(6))
     steps, _ = buffer.get_next(4, 3, time_stacked=False)
     assert len(steps) == 3
@@ -424,7 +368,7 @@ def test_get_next_gives_a_tuple_of_steps_when_not_time_stacked(make):
 
 
 def test_sequence_preprocess_fn_sees_one_sample_without_batch_axis(make):
-    buffer = make(num_steps=2)
+    buffer = make(COUNTER, num_steps=2)
     add_counters(buffer, range(5))
 
     def preprocess(window: tf.Tensor) -> tf.Tensor:
@@ -436,7 +380,7 @@ def test_sequence_preprocess_fn_sees_one_sample_without_batch_axis(make):
 
 
 def test_sample_inside_a_tf_function_draws_at_each_call(make):
-    buffer = make(num_steps=2)
+    buffer = make(COUNTER, num_steps=2)
     add_counters(buffer, range(50))
     draw = tf.function(lambda: buffer.sample(8, 2)[0])
     draws = [draw().numpy() for _ in range(5)]
@@ -445,7 +389,7 @@ def test_sample_inside_a_tf_function_draws_at_each_call(make):
 
 
 def test_num_frames_stays_live_inside_a_tf_function(make):
-    buffer = make()
+    buffer = make(COUNTER)
     count = tf.function(lambda: buffer.num_frames())
     assert count() == 0
     add_counters(buffer, range(3))
@@ -488,24 +432,24 @@ def test_no_window_joins_two_episodes_of_a_dict_with_is_last(make):
 
 def test_ends_told_by_the_argument_leave_the_last_frame_ordinary(make):
     """Dopamine's episode_end: the frame has an action and a reward of its own."""
-    buffer = make(num_steps=1)
+    buffer = make(COUNTER, num_steps=1)
     for t in range(4):
         buffer.add_batch(np.array([t]), end_of_episode=np.array([t == 1]))
     assert drawn_starts(buffer, 1) == {0, 1, 2, 3}
-    windows = make(num_steps=2)
+    windows = make(COUNTER, num_steps=2)
     for t in range(4):
         windows.add_batch(np.array([t]), end_of_episode=np.array([t == 1]))
     assert drawn_starts(windows, 2) == {0, 2}
 
 
 def test_ends_told_by_a_function(make):
-    buffer = make(batch_size=2, num_steps=2, end_of_episode_fn=lambda items: items % 100 == 2)
+    buffer = make(COUNTER, batch_size=2, num_steps=2, end_of_episode_fn=lambda items: items % 100 == 2)
     add_counters(buffer, range(5))
     assert drawn_starts(buffer, 2) == {0, 1, 3, 100, 101, 103}
 
 
 def test_ends_inside_a_tf_function(make):
-    buffer = make(num_steps=2)
+    buffer = make(COUNTER, num_steps=2)
 
     @tf.function
     def add(value: tf.Tensor, end: tf.Tensor) -> None:
@@ -517,7 +461,7 @@ def test_ends_inside_a_tf_function(make):
 
 
 def test_end_stream_stops_one_stream(make):
-    buffer = make(batch_size=2, num_steps=2)
+    buffer = make(COUNTER, batch_size=2, num_steps=2)
     add_counters(buffer, range(2))
     buffer.end_stream(1)
     add_counters(buffer, range(2, 4))
@@ -539,7 +483,7 @@ def test_a_reset_without_a_flag_joins_nothing(make):
 
 def test_streams_of_different_episode_lengths_do_not_mix(make):
     """FR-050: three environments with episodes of 4, 7 and 5 steps, stepped together."""
-    buffer = make(batch_size=3, num_steps=3, steps=40)
+    buffer = make(COUNTER, batch_size=3, num_steps=3, steps=40)
     lengths = np.array([4, 7, 5])
     for t in range(28):
         buffer.add_batch(counters(3, [t])[:, 0], end_of_episode=(t + 1) % lengths == 0)
@@ -551,7 +495,7 @@ def test_streams_of_different_episode_lengths_do_not_mix(make):
 
 
 def test_an_ordered_pass_gives_each_frame_once_and_ends(make):
-    buffer = make(batch_size=2)
+    buffer = make(COUNTER, batch_size=2)
     add_counters(buffer, range(3))
     for _ in range(2):  # nothing is removed
         elements = list(buffer.as_dataset(single_deterministic_pass=True))
@@ -562,7 +506,7 @@ def test_an_ordered_pass_gives_each_frame_once_and_ends(make):
 
 def test_an_ordered_pass_after_wrap_around_mixes_no_streams(make):
     """T1."""
-    buffer = make(batch_size=2, steps=4)
+    buffer = make(COUNTER, batch_size=2, steps=4)
     add_counters(buffer, range(6))
     values = [int(items) for items, _ in buffer.as_dataset(single_deterministic_pass=True)]
     assert values == [2, 3, 4, 5, 102, 103, 104, 105]
@@ -570,7 +514,7 @@ def test_an_ordered_pass_after_wrap_around_mixes_no_streams(make):
 
 def test_an_ordered_pass_of_windows_steps_by_their_length_in_each_episode(make):
     """T2."""
-    buffer = make(batch_size=2, num_steps=2)
+    buffer = make(COUNTER, batch_size=2, num_steps=2)
     for t in range(8):
         buffer.add_batch(counters(2, [t])[:, 0], end_of_episode=np.array([t == 3, t == 5]))
     windows = [items.numpy().tolist() for items, _ in buffer.as_dataset(None, 2, single_deterministic_pass=True)]
@@ -587,14 +531,14 @@ def test_an_ordered_pass_with_a_window_visits_every_eligible_start(make):
 
 def test_an_ordered_pass_in_batches_ends_with_a_smaller_one(make):
     """T3: streams that do not divide the batch change nothing."""
-    buffer = make(batch_size=3)
+    buffer = make(COUNTER, batch_size=3)
     add_counters(buffer, range(3))
     batches = [items.numpy().tolist() for items, _ in buffer.as_dataset(2, single_deterministic_pass=True)]
     assert batches == [[0, 1], [2, 100], [101, 102], [200, 201], [202]]
 
 
 def test_epochs_draw_without_replacement(make):
-    buffer = make(batch_size=2, num_steps=2)
+    buffer = make(COUNTER, batch_size=2, num_steps=2)
     add_counters(buffer, range(4))
     starts = [int(items[0]) for items, _ in buffer.as_dataset(None, 2, epochs=3)]
     assert len(starts) == 18
@@ -618,7 +562,7 @@ def test_gather_all_includes_final_observations(make):
 
 @pytest.mark.parametrize("num_steps", [None, 2])
 def test_sampling_an_empty_buffer_is_an_error_never_a_hang(make, num_steps):
-    buffer = make(num_steps=num_steps or 1)
+    buffer = make(COUNTER, num_steps=num_steps or 1)
     with pytest.raises(EmptyBufferError) as error:
         buffer.sample(4, num_steps)
     assert isinstance(error.value, ValueError) and isinstance(error.value, tf.errors.InvalidArgumentError)
@@ -630,7 +574,7 @@ def test_sampling_an_empty_buffer_is_an_error_never_a_hang(make, num_steps):
 
 def test_a_window_longer_than_any_episode_is_an_error_never_filler(make):
     """FR-007, T13."""
-    buffer = make(num_steps=5)
+    buffer = make(COUNTER, num_steps=5)
     for t in range(10):
         buffer.add_batch(np.array([t]), end_of_episode=np.array([t % 2 == 1]))
     with pytest.raises(EmptyBufferError):
@@ -675,7 +619,7 @@ WRONG_CALLS = {
 @pytest.mark.parametrize("case", WRONG_CALLS)
 def test_wrong_arguments_are_told_apart_at_the_call(make, case):
     call, kind, message = WRONG_CALLS[case]
-    buffer = make(num_steps=2)
+    buffer = make(COUNTER, num_steps=2)
     add_counters(buffer, range(4))
     with pytest.raises(kind, match=message):
         call(buffer)
@@ -685,7 +629,7 @@ def test_wrong_arguments_are_told_apart_at_the_call(make, case):
 
 
 def test_clear_empties_the_buffer_and_its_counters_and_ids_go_on(make):
-    buffer = make(num_steps=2)
+    buffer = make(COUNTER, num_steps=2)
     old = [int(buffer.add_batch(np.array([t]))[0]) for t in range(3)]
     buffer.sample(4, 2)
     buffer.clear()
@@ -698,7 +642,7 @@ def test_clear_empties_the_buffer_and_its_counters_and_ids_go_on(make):
 
 def test_stats_count(make):
     """FR-091: capacity, frames and share; later the total ever added."""
-    buffer = make(batch_size=2, steps=5)
+    buffer = make(COUNTER, batch_size=2, steps=5)
     add_counters(buffer, range(3))
     buffer.flush()
     stats = buffer.stats()
@@ -711,7 +655,7 @@ def test_stats_count(make):
 
 
 def test_close_is_final_and_may_be_called_twice(make):
-    with make() as buffer:
+    with make(COUNTER) as buffer:
         add_counters(buffer, range(3))
     buffer.close()
     with pytest.raises(ValueError, match="closed"):
