@@ -1,0 +1,90 @@
+"""CartPole-v0 as TF-Agents gives it, and whole episodes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tf_agents.environments import suite_gym
+from tf_agents.environments.batched_py_environment import BatchedPyEnvironment
+from tf_agents.environments.tf_py_environment import TFPyEnvironment
+from tf_agents.utils import common
+
+_NAME = "CartPole-v0"
+
+
+@dataclasses.dataclass(frozen=True)
+class PlayedEpisode:
+    """An episode of `N` actions.
+
+    Attributes:
+      observations: float32 `[N + 1, 4]`, the final one included.
+      actions: int64 `[N]`.
+      rewards: float32 `[N]`.
+      is_terminal: the pole fell; False when the time limit of 200 steps cut the episode.
+    """
+
+    observations: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+    is_terminal: bool
+
+    @property
+    def total_reward(self) -> float:
+        """The episode's return."""
+        return float(self.rewards.sum())
+
+
+def make_environment(num_streams: int, seed: int) -> TFPyEnvironment:
+    """`num_streams` CartPoles side by side, each with a seed of its own."""
+    environments = [suite_gym.load(_NAME) for _ in range(num_streams)]
+    for index, environment in enumerate(environments):
+        environment.seed(1000 * seed + index)
+    return TFPyEnvironment(BatchedPyEnvironment(environments, multithreading=False))
+
+
+class Player:
+    """Plays whole episodes with a policy, each in a CartPole of its own.
+
+    Args:
+      policy: a TF-Agents policy.
+      num_episodes: how many are played at a time.
+      seed: of the environments; where they start goes on from one call of `play` to the next.
+    """
+
+    def __init__(self, policy: Any, num_episodes: int, seed: int) -> None:
+        self._environment = make_environment(num_episodes, seed)
+        self._action = common.function(policy.action)
+
+    def play(self) -> list[PlayedEpisode]:
+        """One episode from each environment: none is preferred for being short."""
+        time_step = self._environment.reset()
+        observations, actions, rewards = [time_step.observation.numpy()], [], []
+        lengths = np.zeros(self._environment.batch_size, np.int64)
+        is_terminal = np.zeros(self._environment.batch_size, bool)
+        while not lengths.all():
+            action = self._action(time_step).action
+            time_step = self._environment.step(action)
+            observations.append(time_step.observation.numpy())
+            actions.append(action.numpy())
+            rewards.append(time_step.reward.numpy())
+            ended = (lengths == 0) & time_step.is_last().numpy()
+            lengths[ended] = len(actions)
+            is_terminal[ended] = time_step.discount.numpy()[ended] == 0
+        steps = [np.stack(arrays, axis=1) for arrays in (observations, actions, rewards)]
+        return [
+            PlayedEpisode(steps[0][b, : n + 1], steps[1][b, :n], steps[2][b, :n], bool(is_terminal[b]))
+            for b, n in enumerate(lengths)
+        ]
+
+    def mean_return(self) -> float:
+        """The average return of one call of `play`."""
+        return float(np.mean([episode.total_reward for episode in self.play()]))
+
+
+def time_step_and_action_specs() -> tuple[Any, tf.TensorSpec]:
+    """What an agent for CartPole is built from."""
+    environment = make_environment(1, seed=0)
+    return environment.time_step_spec(), environment.action_spec()

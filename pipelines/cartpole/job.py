@@ -1,0 +1,75 @@
+"""The three parts in order, the table and the picture."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from . import local_job, offline_job, served_job
+from .dqn import DqnSettings
+from .report import PartResult, picture, table
+
+PARTS = ("local", "served", "offline")
+
+
+def run_parts(parts: Collection[str], seed: int, output: Path) -> bool:
+    """Runs the parts and prints what they found; whether each reached its bar.
+
+    Args:
+      parts: out of `PARTS`; `'offline'` needs `'local'`, whose agent it records.
+      seed: of environments, networks and draws.
+      output: folder for the picture and the recorded dataset.
+
+    Raises:
+      ValueError: there is no part, one is unknown, or `'offline'` comes without `'local'`.
+    """
+    unknown = sorted(set(parts) - set(PARTS))
+    if unknown or not parts:
+        raise ValueError(f"parts must be some of {', '.join(PARTS)}, got {', '.join(parts) or 'none'}.")
+    if "offline" in parts and "local" not in parts:
+        raise ValueError("part 'offline' records the agent of part 'local': run both.")
+    started = time.perf_counter()
+    output.mkdir(parents=True, exist_ok=True)
+    settings, cloning = DqnSettings(), offline_job.CloningSettings()
+    online: list[PartResult] = []
+    offline: list[PartResult] = []
+    recording: offline_job.Recording | None = None
+
+    if "local" in parts:
+        _announce("(a) DQN learns CartPole-v0 through the in-process buffer")
+        result, learner = local_job.run(settings, seed)
+        online.append(result)
+    if "served" in parts:
+        _announce("(b) the same agent, fed by a Reverb server with two collector processes")
+        online.append(served_job.run(settings, seed))
+    if "offline" in parts:
+        _announce("(c) an RLDS dataset recorded from the agent of (a), cloned from each buffer")
+        folder = output / "cartpole_rlds"
+        shutil.rmtree(folder, ignore_errors=True)
+        recording = offline_job.record(learner, cloning, seed, folder)
+        print(f"{recording.num_episodes} episodes, average return {recording.mean_return:.1f}, in {folder}", flush=True)
+        offline += offline_job.run(recording, cloning, seed)
+
+    path = output / "cartpole.png"
+    recorded = recording.mean_return if recording else None
+    picture(online, offline, recorded, path)
+    results = [*online, *offline]
+    print(f"\n{table(results)}\n")
+    failures = [
+        f"{result.name}: return {result.mean_return:.1f}, bar {result.bar:.0f}"
+        for result in results
+        if not result.is_met
+    ]
+    if recording and recording.mean_return < cloning.recorded_bar:
+        failures.append(f"recorded episodes: return {recording.mean_return:.1f}, bar {cloning.recorded_bar:.0f}")
+    print(f"Picture: {path}")
+    print(f"{time.perf_counter() - started:.0f} seconds in all.")
+    for failure in failures:
+        print(f"Bar missed: {failure}")
+    return not failures
+
+
+def _announce(text: str) -> None:
+    print(f"\n{text}", flush=True)
