@@ -30,6 +30,9 @@ def fill(buffer: ReplayBuffer, episodes: Episodes, *, progress: bool = True) -> 
     buffer. An episode that the rules of `load_rlds` refuse raises before a frame of it is
     written; the ones before it stay in the buffer.
 
+    A buffer on Reverb makes an item of `sequence_length` frames: it logs, and this report does
+    not count, episodes that have fewer and so give none.
+
     Args:
       buffer: any buffer of one stream whose `data_spec` is `episodes.element_spec`, up to what
         the buffer itself casts.

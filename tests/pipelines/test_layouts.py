@@ -95,9 +95,7 @@ def test_nothing_of_the_last_step_but_its_observation_is_used(layout):
         reward=np.array([0.5, 1.5, 2.5, nan], np.float32),
         action=np.array([10, 11, 12, -(2**40)]),
     )
-    tf.nest.map_structure(
-        np.testing.assert_array_equal, convert_steps(clean, layout), convert_steps(poisoned, layout)
-    )
+    tf.nest.map_structure(np.testing.assert_array_equal, convert_steps(clean, layout), convert_steps(poisoned, layout))
 
 
 def test_t16_nested_observations_and_actions_are_split_leaf_by_leaf():
