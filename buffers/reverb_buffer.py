@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -12,19 +14,24 @@ import numpy as np
 import tensorflow as tf
 
 from .base import BufferInfo, Ids, Items, ReplayBuffer, check_count
-from .episode_ends import EpisodeMarks, EpisodeRule, FinalFrame
+from .episode_ends import EpisodeRule, FinalFrame
 from .priorities import check_priorities
+from .reverb_adds import StreamAdds
+from .reverb_guard import ServerGuard
 from .reverb_import import load_reverb
-from .reverb_layout import Layout, PackedLayout, PlainLayout, check_fields, packed_signature
+from .reverb_layout import PackedLayout
 from .reverb_link import ServerLink
 from .reverb_pass import ScanPass
-from .reverb_reader import SamplerKnobs, TableReader
+from .reverb_reader import TableReader
 from .reverb_scan import ScannedFrames, TableScanner
-from .reverb_writer import ItemWriter
+from .reverb_source import ItemDrawer, SamplerKnobs, TableSource
+from .reverb_table import served_table
+from .reverb_wait import WaitStage
+from .reverb_writer import ItemWriter, default_chunk_length
 from .server import ReplayServer
 from .spec import DataSpec, ItemChecker, Nest
 from .stats import BufferStats
-from .tables import SCAN_SUFFIX, Fifo, MinSize, Remover, Sampler, TableConfig, Uniform
+from .tables import Fifo, MinSize, Remover, Sampler, TableConfig, Uniform
 from .windows import Window, resolve_window
 
 _logger = logging.getLogger(__name__)
@@ -32,7 +39,7 @@ _logger = logging.getLogger(__name__)
 _TD_EPSILON = 1e-6
 _AUTO = -1
 
-# Measured on 2 cores (W1, batches of 256): few items in flight with more workers than cores came out best.
+# Measured on 2 cores (W1, batches of 256): few items in flight and more workers than cores came out best.
 _DEFAULT_IN_FLIGHT = 64
 _DEFAULT_WORKERS = 4
 _DEFAULT_PENDING_ITEMS = 2048
@@ -43,9 +50,61 @@ class ReverbReplayBuffer(ReplayBuffer):
 
     An item is `sequence_length` consecutive frames of one episode of one stream; inside an episode
     items start every `stride` frames, from its first frame on. What can be drawn is what was
-    written: an episode shorter than `sequence_length` gives no item, and a shorter `num_steps`
-    takes an item's first frames, so that the last `sequence_length - 1` frames of an episode start
-    no window. Reverb cannot be seeded: draws differ in each run.
+    written: an episode shorter than `sequence_length` gives no item; with a shorter `num_steps` an
+    item's first frames come, so that the last `sequence_length - 1` frames of an episode start no
+    window. In items of one frame, an episode's last frame is left out where it is only a final
+    observation.
+
+    Tables of a `TableConfig` hold frames as packed bytes with their ids (`reverb_layout.py`); in
+    those that others made (a `reverb.Table` that TF-Agents' observers fill) ids are -1, `num_steps=None` gives
+    whole items `[B, L, ...]`, and a shorter `num_steps` cuts each into windows side by side, all as in TF-Agents.
+
+    Reverb cannot be seeded: draws differ in each run.
+
+    Args:
+      data_spec: nest of `tf.TensorSpec` of one frame.
+      table_name: the table.
+      sequence_length: `L`, frames in an item; None: what the table says, or items of different lengths.
+      server_address: `host:port` of the server; this or `local_server`.
+      local_server: a `ReplayServer` or `reverb.Server` in this process.
+      dataset_buffer_size: TF-Agents' name for `max_in_flight_samples_per_worker`.
+      max_cycle_length: Reverb iterators that a batch is drawn from, at most `sample_batch_size`. TF-Agents takes 32;
+        more than 1 was slower here.
+      num_workers_per_iterator: threads that fetch; -1: 4, or 1 where the table's sampler keeps an order.
+      max_samples_per_stream: items of one request before the next; -1: Reverb chooses.
+      rate_limiter_timeout_ms: how long a read waits for the table before it raises; -1: `timeout_s`.
+      batch_size: `B`, streams that `add_batch` writes side by side.
+      stride: frames from one item's start to the next in an episode; None: what the table says, or 1.
+      timeout_s: how long writes, and calls to the server, may take before they raise.
+      log_interval_s: seconds between two lines about the same wait; the first comes after at most 1 s.
+      end_of_episode_fn: `items -> bool [B]` (`[B, T]` in `add_sequence`) for specs that do not tell ends.
+      final_frame: `'auto'`, `'observation'` or `'ordinary'` (`episode_ends.py`).
+      cast: convert input within its kind (float64 to float32) instead of refusing it.
+      max_in_flight_samples_per_worker: items that each worker fetches ahead; None: 64, or 1 where the
+        sampler keeps an order. A dataset looks `workers * this` items ahead, and one batch.
+      max_samples: items after which a dataset ends; -1: never.
+      max_chunk_length: frames that Reverb compresses together; None: by their size (`default_chunk_length`). Frames
+        are sent when their chunk is full or at a `flush`, so that other processes see them later by up to this many.
+      max_pending_items: items that may wait for the server before `add_batch` waits.
+
+    Raises:
+      ImportError: reverb is absent or does not fit the installed TensorFlow.
+      TypeError: a count is no int.
+      ValueError: a count is below 1, or a timeout is not positive and finite.
+      ValueError: not exactly one of `server_address` and `local_server` is given.
+      ValueError: `dataset_buffer_size` and `max_in_flight_samples_per_worker` are both given.
+      ValueError: several workers for a table whose sampler keeps an order.
+      ValueError: the server has no such table, or it was made for another spec, `sequence_length` or `stride`.
+      WaitTimeoutError: the server does not answer within `timeout_s`.
+
+    >>> table = TableConfig("replay", tf.TensorSpec([], tf.int64), max_size=100, sequence_length=2)
+    >>> with ReplayServer([table]) as server, ReverbReplayBuffer(
+    ...     tf.TensorSpec([], tf.int64), "replay", 2, local_server=server
+    ... ) as buffer:
+    ...     _ = buffer.add_sequence(np.array([[7, 8]]))
+    ...     items, info = buffer.sample(3, num_steps=2)
+    >>> items.numpy().tolist()
+    [[7, 8], [7, 8], [7, 8]]
     """
 
     def __init__(
@@ -69,74 +128,81 @@ class ReverbReplayBuffer(ReplayBuffer):
         final_frame: FinalFrame = "auto",
         cast: bool = False,
         max_in_flight_samples_per_worker: int | None = None,
+        max_samples: int = _AUTO,
         max_chunk_length: int | None = None,
         max_pending_items: int = _DEFAULT_PENDING_ITEMS,
     ) -> None:
+        load_reverb()
         if (server_address is None) == (local_server is None):
-            raise ValueError("Exactly one of the server_address or local_server must be provided.")
+            raise ValueError("give exactly one of server_address and local_server.")
         check_count("batch_size", batch_size)
+        check_count("max_cycle_length", max_cycle_length)
+        check_count("max_pending_items", max_pending_items)
         check_count("sequence_length", sequence_length, optional=True)
         check_count("stride", stride, optional=True)
+        check_count("dataset_buffer_size", dataset_buffer_size, optional=True)
+        check_count("max_in_flight_samples_per_worker", max_in_flight_samples_per_worker, optional=True)
+        check_count("max_chunk_length", max_chunk_length, optional=True)
+        _check_auto("num_workers_per_iterator", num_workers_per_iterator, 1)
+        _check_auto("max_samples_per_stream", max_samples_per_stream, 1)
+        _check_auto("rate_limiter_timeout_ms", rate_limiter_timeout_ms, 0)
+        _check_auto("max_samples", max_samples, 1)
+        _check_seconds("timeout_s", timeout_s)
+        _check_seconds("log_interval_s", log_interval_s)
+        if dataset_buffer_size is not None and max_in_flight_samples_per_worker is not None:
+            raise ValueError("dataset_buffer_size and max_in_flight_samples_per_worker are the same; give one of them.")
         self._spec = DataSpec(data_spec)
-        self._rule = EpisodeRule(self._spec, end_of_episode_fn, final_frame)
-        self._checker = ItemChecker(self._spec, int(batch_size), cast=cast)
         self._batch_size = int(batch_size)
-        self._table_name = table_name
         self._local_server = local_server
         self._owned_server: ReplayServer | None = None
-        address = server_address or f"localhost:{local_server.port}"
+        self._rule = EpisodeRule(self._spec, end_of_episode_fn, final_frame)
         self._link = ServerLink(
-            address,
+            server_address or f"localhost:{local_server.port}",
             table_name,
             embedded=local_server is not None,
-            timeout_s=timeout_s,
-            log_interval_s=log_interval_s,
+            timeout_s=float(timeout_s),
+            log_interval_s=float(log_interval_s),
         )
-        info = self._link.first_info
-        self._layout: Layout
-        about = packed_signature(info.signature)
-        if about is None:
-            self._layout = PlainLayout(self._spec)
-            self._length, self._stride = sequence_length, stride or 1
-        else:
-            check_fields(self._spec, about, table_name)
-            self._layout = PackedLayout(self._spec)
-            self._length = _agree("sequence_length", sequence_length, about, table_name)
-            self._stride = _agree("stride", stride, about, table_name)
-        self._capacity = int(info.max_size)
-        scan = table_name + SCAN_SUFFIX
-        self._scan_table = scan if scan in self._link.table_names else None
-        sampler, remover = info.sampler_options, info.remover_options
-        self._is_deterministic = bool(sampler.is_deterministic and remover.is_deterministic)
-        self._max_times_sampled = int(info.max_times_sampled)
-        ordered = bool(sampler.is_deterministic)
-        workers = (
-            num_workers_per_iterator if num_workers_per_iterator != _AUTO else (1 if ordered else _DEFAULT_WORKERS)
+        self._table = served_table(self._link, self._spec, sequence_length, stride)
+        if self._table.is_ordered and num_workers_per_iterator not in (_AUTO, 1):
+            raise ValueError(
+                f"table {table_name!r} is drawn in order: num_workers_per_iterator must be 1 or {_AUTO}, "
+                f"got {num_workers_per_iterator}."
+            )
+        workers = 1 if self._table.is_ordered else _DEFAULT_WORKERS
+        in_flight = 1 if self._table.is_ordered else _DEFAULT_IN_FLIGHT
+        knobs = SamplerKnobs(
+            max_in_flight_samples_per_worker=max_in_flight_samples_per_worker or dataset_buffer_size or in_flight,
+            num_workers_per_iterator=workers if num_workers_per_iterator == _AUTO else num_workers_per_iterator,
+            max_samples_per_stream=max_samples_per_stream,
+            max_samples=max_samples,
+            max_cycle_length=max_cycle_length,
         )
-        in_flight = max_in_flight_samples_per_worker or dataset_buffer_size or (1 if ordered else _DEFAULT_IN_FLIGHT)
-        self._knobs = SamplerKnobs(in_flight, workers, max_samples_per_stream, max_cycle_length)
-        self._read_timeout_s = timeout_s if rate_limiter_timeout_ms == _AUTO else rate_limiter_timeout_ms / 1000
-        self._chunk_length = max_chunk_length
-        self._max_pending = max_pending_items
-        self._lock = threading.RLock()
-        self._writer: ItemWriter | None = None
-        self._closed = False
-        self._skipped = 0
+        self._adds = self._make_adds(
+            ItemChecker(self._spec, self._batch_size, cast=cast), max_chunk_length, max_pending_items
+        )
+        read_timeout_s = timeout_s if rate_limiter_timeout_ms == _AUTO else rate_limiter_timeout_ms / 1000
+        source = TableSource(self._link, self._table.layout, self._table.sequence_length, knobs)
+        self._stage = WaitStage(self._link, self._adds.flush, read_timeout_s, self._adds.explain_no_item)
         self._reader = TableReader(
             self._link,
-            self._layout,
-            self._length,
-            self._knobs,
-            flush=self.flush,
-            pack=self._pack_for_dataset,
-            timeout_s=self._read_timeout_s,
-            explain=self._explain_empty,
+            self._table.layout,
+            self._table.sequence_length,
+            knobs,
+            source,
+            self._stage,
+            (lambda dataset: dataset) if self._link.embedded else ServerGuard(self._link, read_timeout_s).over,
+            self._pack_for_dataset,
         )
-        self._scan_lock = threading.Lock()
         self._scanner: TableScanner | None = None
-        if self._scan_table is not None and isinstance(self._layout, PackedLayout):
-            drawer = self._reader.drawer_of(self._scan_table)
-            self._scanner = TableScanner(self._link, drawer, self._scan_table, self._layout)
+        if self._table.scan_table is not None:
+            drawer = ItemDrawer(self._link, source, self._table.scan_table)
+            self._scanner = TableScanner(self._link, drawer, self._table.scan_table, self._packed_layout())
+        self._scan_lock = threading.Lock()
+        self._told_steps: set[int | None] = set()
+        self._closed = False
+        # Also runs when the process ends.
+        self._end_waits = weakref.finalize(self, self._link.end_waits)
 
     @classmethod
     def local(
@@ -159,13 +225,20 @@ class ReverbReplayBuffer(ReplayBuffer):
         end_of_episode_fn: Callable[[Nest], Any] | None = None,
         final_frame: FinalFrame = "auto",
         cast: bool = False,
+        max_cycle_length: int = 1,
         num_workers_per_iterator: int = _AUTO,
         max_samples_per_stream: int = _AUTO,
         max_in_flight_samples_per_worker: int | None = None,
+        max_samples: int = _AUTO,
         max_chunk_length: int | None = None,
         max_pending_items: int = _DEFAULT_PENDING_ITEMS,
     ) -> ReverbReplayBuffer:
         """A buffer that starts its own server in this process, and stops it on `close`.
+
+        Other processes reach it by `server_address`. Arguments are those of `TableConfig` and of the constructor.
+
+        Raises:
+          TypeError, ValueError, ImportError: as `TableConfig` and the constructor.
 
         >>> with ReverbReplayBuffer.local(tf.TensorSpec([], tf.float32), max_size=10, sequence_length=2) as buffer:
         ...     for value in range(3):
@@ -186,24 +259,32 @@ class ReverbReplayBuffer(ReplayBuffer):
             scannable,
         )
         server = ReplayServer([table], port)
-        buffer = cls(
-            data_spec,
-            table_name,
-            sequence_length,
-            local_server=server,
-            num_workers_per_iterator=num_workers_per_iterator,
-            max_samples_per_stream=max_samples_per_stream,
-            batch_size=batch_size,
-            stride=stride,
-            timeout_s=timeout_s,
-            log_interval_s=log_interval_s,
-            end_of_episode_fn=end_of_episode_fn,
-            final_frame=final_frame,
-            cast=cast,
-            max_in_flight_samples_per_worker=max_in_flight_samples_per_worker,
-            max_chunk_length=max_chunk_length,
-            max_pending_items=max_pending_items,
-        )
+        try:
+            buffer = cls(
+                data_spec,
+                table_name,
+                sequence_length,
+                None,
+                server,
+                None,
+                max_cycle_length,
+                num_workers_per_iterator,
+                max_samples_per_stream,
+                batch_size=batch_size,
+                stride=stride,
+                timeout_s=timeout_s,
+                log_interval_s=log_interval_s,
+                end_of_episode_fn=end_of_episode_fn,
+                final_frame=final_frame,
+                cast=cast,
+                max_in_flight_samples_per_worker=max_in_flight_samples_per_worker,
+                max_samples=max_samples,
+                max_chunk_length=max_chunk_length,
+                max_pending_items=max_pending_items,
+            )
+        except BaseException:
+            server.stop()
+            raise
         buffer._owned_server = server
         return buffer
 
@@ -217,7 +298,7 @@ class ReverbReplayBuffer(ReplayBuffer):
 
     @property
     def capacity(self) -> int:
-        return self._capacity
+        return self._table.capacity
 
     @property
     def capacity_unit(self) -> Literal["items"]:
@@ -226,7 +307,7 @@ class ReverbReplayBuffer(ReplayBuffer):
     @property
     def table_name(self) -> str:
         """The table that is written and drawn from."""
-        return self._table_name
+        return self._table.name
 
     @property
     def server_address(self) -> str:
@@ -258,7 +339,7 @@ class ReverbReplayBuffer(ReplayBuffer):
 
     def __len__(self) -> int:
         self.flush()
-        return int(self._link.info().current_size) * self._frames_per_item
+        return int(self._link.info().current_size) * self._table.frames_per_item
 
     def num_frames(self) -> tf.Tensor:
         """Frames that the table's items stand for, int64 `[]`, live inside a `tf.function`.
@@ -297,12 +378,7 @@ class ReverbReplayBuffer(ReplayBuffer):
           ValueError: the buffer is closed, or has no `sequence_length`.
           WaitTimeoutError: too much is pending and the server does not confirm it within `timeout_s`.
         """
-        if not tf.executing_eagerly():
-            return self._add_in_graph(items, end_of_episode, priorities, sequence=False)
-        given = self._spec.flatten(items)
-        as_tensor = isinstance(given[0], tf.Tensor)
-        ids = self._add_step(self._checker.check_leaves(given), end_of_episode, priorities)
-        return tf.constant(ids) if as_tensor else ids
+        return self._adds.add_batch(items, end_of_episode, priorities)
 
     def add_sequence(self, items: Items, *, end_of_episode: Any = None, priorities: Any = None) -> Ids:
         """Writes `T` frames of each stream, leaves `[B, T, ...]`: the same as `T` calls of `add_batch`.
@@ -314,12 +390,7 @@ class ReverbReplayBuffer(ReplayBuffer):
           ValueError: as `add_batch`; also where fields disagree about `T`. Nothing is written.
           WaitTimeoutError: as `add_batch`; what came before is written.
         """
-        if not tf.executing_eagerly():
-            return self._add_in_graph(items, end_of_episode, priorities, sequence=True)
-        given = self._spec.flatten(items)
-        as_tensor = isinstance(given[0], tf.Tensor)
-        ids = self._add_steps(*self._checker.check_sequence_leaves(given), end_of_episode, priorities)
-        return tf.constant(ids) if as_tensor else ids
+        return self._adds.add_sequence(items, end_of_episode, priorities)
 
     def end_stream(self, b: int | None = None) -> None:
         """Stream `b` (None: all of them) stops here: no item goes past its newest frame.
@@ -329,10 +400,7 @@ class ReverbReplayBuffer(ReplayBuffer):
         """
         if b is not None and not 0 <= b < self._batch_size:
             raise ValueError(f"there is no stream {b}: this buffer has streams 0 to {self._batch_size - 1}.")
-        with self._lock:
-            if self._writer is not None:
-                for stream in range(self._batch_size) if b is None else (b,):
-                    self._writer.end_stream(stream)
+        self._adds.end_stream(b)
 
     def flush(self) -> None:
         """Returns when the server has confirmed all that was added.
@@ -340,9 +408,7 @@ class ReverbReplayBuffer(ReplayBuffer):
         Raises:
           WaitTimeoutError: it has not within `timeout_s`; the message has the numbers.
         """
-        with self._lock:
-            if self._writer is not None:
-                self._writer.flush()
+        self._adds.flush()
 
     # Reading
 
@@ -357,41 +423,69 @@ class ReverbReplayBuffer(ReplayBuffer):
         window: Window | None = None,
         epochs: int | None = None,
     ) -> tf.data.Dataset:
-        """A dataset of `(items, BufferInfo)`; endless unless a pass is asked for."""
+        """A live dataset of `(items, BufferInfo)`; lists in `data_spec` come out as tuples.
+
+        By default it never ends: each row is drawn by the table's sampler. At its first `next` it
+        confirms this buffer's pending writes, then waits until the table can be sampled, which it
+        tells on the log; when the timeout is up, `next` raises. It never just ends.
+
+        Args:
+          sample_batch_size: `B`; None: elements without a `B` axis.
+          num_steps: `T`, the same as `window=Window(T)`: an item's first `T` frames. None: an item's first frame,
+            without a `T` axis.
+          num_parallel_calls: of `sequence_preprocess_fn`, and of the interleave where `max_cycle_length` is above 1.
+          sequence_preprocess_fn: items of one draw, leaves `[L, ...]`, the whole item -> items; applied to each before
+            it is shortened and batched. In passes it gets `[T, ...]`.
+          single_deterministic_pass: each frame or window once, oldest first, stream after stream, then the end;
+            nothing is removed. It needs `scannable`, and holds the table's frames in this process's memory while it
+            runs. What is there is read at the first `next`. With `num_steps` windows do not overlap; without
+            `sample_batch_size` the last one of an episode may be shorter. With `window` every start comes once.
+            `keys` are -1. A table without scan table that removes in a fixed order what it delivers
+            (FIFO, `max_times_sampled=1`) is emptied, as in TF-Agents.
+          window: see `Window`; `boundaries='ignore'` is refused.
+          epochs: draw without replacement: this many shuffled passes; needs `scannable`.
+
+        Returns:
+          Leaves `[B, T, ...]`, `BufferInfo` as there.
+
+        Raises:
+          TypeError: an argument has the wrong type.
+          ValueError: a size is below 1; `num_steps` and `window`, or `epochs` and
+            `single_deterministic_pass`, are both given.
+          ValueError: `num_steps` is above `sequence_length`, or does not divide that of a table that others made.
+          ValueError: `num_parallel_calls` is above `sample_batch_size`.
+          ValueError: a pass of a table that cannot be read in order; the message says what is missing.
+          tf.errors.InvalidArgumentError: at `next`: the timeout is up; the message says what was missing.
+        """
         self._check_open()
         check_count("sample_batch_size", sample_batch_size, optional=True)
         check_count("num_parallel_calls", num_parallel_calls, optional=True)
         check_count("epochs", epochs, optional=True)
-        steps = self._steps(num_steps, window)
+        is_pass = single_deterministic_pass or epochs is not None
+        steps = self._steps(num_steps, window, is_pass=is_pass)
         if epochs is not None and single_deterministic_pass:
             raise ValueError("give epochs (shuffled) or single_deterministic_pass (ordered), not both.")
         if num_parallel_calls and sample_batch_size and num_parallel_calls > sample_batch_size:
             raise ValueError(
                 f"num_parallel_calls cannot be bigger than sample_batch_size {num_parallel_calls} > {sample_batch_size}"
             )
-        if not single_deterministic_pass and epochs is None:
+        if not is_pass:
             return self._reader.random(sample_batch_size, steps, num_parallel_calls, sequence_preprocess_fn)
         if self._scanner is None:
-            if (
-                epochs is not None
-                or not self._is_deterministic
-                or (self._layout.has_ids and self._max_times_sampled != 1)
-            ):
-                raise ValueError(self._why_no_scan())
+            if epochs is not None or not self._table.can_pass_by_removing:
+                raise ValueError(self._table.why_no_scan())
             return self._reader.in_order(sample_batch_size, steps, sequence_preprocess_fn)
-        passes = ScanPass(self._packed_layout(), self._rule, self._scan, self._pack_for_dataset)
-        wanted = None if steps is None else Window(steps)
-        dataset = passes.dataset(
-            self._reader.when_ready(epochs or 1),
+        dataset = ScanPass(self._packed_layout(), self._rule, self._scan, self._pack_for_dataset).dataset(
+            self._stage.when_ready(epochs or 1),
             sample_batch_size if sequence_preprocess_fn is None else None,
-            wanted,
+            None if steps is None else Window(steps),
             shift=1 if window is not None or num_steps is None or epochs else num_steps,
             keep_short=num_steps is not None and single_deterministic_pass and sample_batch_size is None,
             shuffled=epochs is not None,
         )
         if sequence_preprocess_fn is None:
             return dataset
-        dataset = dataset.map(lambda items, info: (sequence_preprocess_fn(items), info))
+        dataset = dataset.map(lambda items, info: (sequence_preprocess_fn(items), info), num_parallel_calls)
         return dataset if sample_batch_size is None else dataset.batch(sample_batch_size)
 
     def sample(
@@ -411,16 +505,10 @@ class ReverbReplayBuffer(ReplayBuffer):
         """
         self._check_open()
         check_count("sample_batch_size", sample_batch_size, optional=True)
-        steps = self._steps(num_steps, window)
+        steps = self._steps(num_steps, window, is_pass=False)
         if not tf.executing_eagerly():
             return self._sample_in_graph(sample_batch_size, steps)
-        self.flush()
-        num = sample_batch_size or 1
-        items, info = self._reader.sample(num, steps)
-        items = self._spec.pack(tf.nest.flatten(items))
-        if sample_batch_size is None:
-            return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), (items, info))
-        return items, info
+        return self._sample(sample_batch_size, steps)
 
     def get_next(
         self,
@@ -467,25 +555,14 @@ class ReverbReplayBuffer(ReplayBuffer):
           ValueError: shapes differ, or a value is refused; the message names the position.
           WaitTimeoutError: the server does not answer within `timeout_s`.
         """
-        if not tf.executing_eagerly():
-            raw = priorities if td_errors is None else td_errors
-            names = ("priorities",) if td_errors is None else ("td_errors",)
-
-            def update(graph_keys: np.ndarray, values: np.ndarray) -> np.bool_:
-                self.update_priorities(graph_keys, **{names[0]: values})
-                return np.True_
-
-            if (priorities is None) == (td_errors is None):
-                raise ValueError("give priorities or td_errors, exactly one of them.")
-            tf.numpy_function(update, [keys, raw], tf.bool, stateful=True)
-            return
-        keys = np.asarray(keys)
-        values = check_priorities(priorities, td_errors, keys.shape)
-        if td_errors is not None:
-            values = values + _TD_EPSILON
-        updates = dict(zip(keys.astype(np.int64).view(np.uint64).tolist(), values.tolist(), strict=True))
-        self.flush()
-        self._link.call(lambda: self._link.client.mutate_priorities(self._table_name, updates), "an update")
+        if (priorities is None) == (td_errors is None):
+            raise ValueError("give priorities or td_errors, exactly one of them.")
+        is_td = priorities is None
+        values = td_errors if is_td else priorities
+        if tf.executing_eagerly():
+            self._update(np.asarray(keys), np.asarray(values), is_td)
+        else:
+            tf.numpy_function(self._update, [keys, values, is_td], tf.bool, stateful=True)
 
     def gather_all(self) -> Items:
         """Every frame that the table's items hold, oldest first, leaves `[B, T, ...]`.
@@ -499,13 +576,13 @@ class ReverbReplayBuffer(ReplayBuffer):
         """
         self._check_open()
         if self._scanner is None:
-            raise ValueError(self._why_no_scan())
+            raise ValueError(self._table.why_no_scan())
         frames = self._scan()
         lengths = [stream.stop - stream.start for stream in frames.streams]
-        lengths += [0] * (self._batch_size - len(lengths) if self._writer is not None or not lengths else 0)
+        lengths += [0] * (self._batch_size - len(lengths) if self._adds.has_written or not lengths else 0)
         if len(set(lengths)) > 1:
             raise ValueError(
-                f"gather_all gives [B, T, ...], but the streams in table {self._table_name!r} have {min(lengths)} to "
+                f"gather_all gives [B, T, ...], but the streams in table {self._table.name!r} have {min(lengths)} to "
                 f"{max(lengths)} frames; read them with as_dataset(single_deterministic_pass=True)."
             )
         shape = (len(lengths), lengths[0])
@@ -514,14 +591,14 @@ class ReverbReplayBuffer(ReplayBuffer):
 
     def clear(self) -> None:
         """Empties the table, its scan table and their counters; streams go on with a new episode."""
-        with self._lock:
-            self._check_open()
-            self.flush()
-            self.end_stream()
-            for table in (self._table_name, self._scan_table):
-                if table is not None:
-                    self._link.call(lambda table=table: self._link.client.reset(table), "a reset")
-            self._skipped = 0
+        self._check_open()
+        tables = [name for name in (self._table.name, self._table.scan_table) if name is not None]
+
+        def reset() -> None:
+            for name in tables:
+                self._link.client.reset(name)
+
+        self._adds.restart(lambda: self._link.call(reset, "a reset"))
 
     def stats(self) -> BufferStats:
         """Counts and shares as of now; None where Reverb does not tell."""
@@ -530,193 +607,149 @@ class ReverbReplayBuffer(ReplayBuffer):
         limiter = info.rate_limiter_info
         items, inserted = int(info.current_size), int(limiter.insert_stats.completed)
         sampled = int(limiter.sample_stats.completed)
-        added = inserted * self._frames_per_item
+        added = inserted * self._table.frames_per_item
         return BufferStats(
-            frames=items * self._frames_per_item,
-            capacity=self._capacity,
+            frames=items * self._table.frames_per_item,
+            capacity=self._table.capacity,
             capacity_unit="items",
-            fill_share=items / self._capacity,
+            fill_share=items / self._table.capacity,
             added=added,
             sampled=sampled,
-            evicted=(inserted - items) * self._frames_per_item,
+            evicted=(inserted - items) * self._table.frames_per_item,
             evicted_unsampled=None,
             bytes_held=None,
             bytes_capacity=None,
             episodes=None,
-            skipped=self._skipped,
+            skipped=0,
             replay_ratio=sampled / added if added else None,
             host=urlsplit(f"//{self._link.address}").hostname or self._link.address,
         )
 
     def close(self) -> None:
-        """Flushes, then ends the writer and the server if the buffer owns it. Closing twice is fine."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            try:
-                self.flush()
-            finally:
-                if self._writer is not None:
-                    self._writer.close()
-                    self._writer = None
-                if self._owned_server is not None:
-                    self._owned_server.stop()
+        """Flushes, then ends the writer and the server if the buffer owns it. Closing twice is fine.
+
+        Raises:
+          WaitTimeoutError: what is pending was not confirmed in time; everything is closed all the same.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._adds.close()
+        finally:
+            self._end_waits()
+            if self._owned_server is not None:
+                self._owned_server.stop()
 
     # How it is done
 
-    def _scan(self) -> ScannedFrames:
-        with self._scan_lock:
-            with self._lock:
-                self.flush()
-                next_ids = None if self._writer is None else self._writer.next_ids
-            assert self._scanner is not None  # callers have looked
-            return self._scanner.scan(next_ids)
+    def _make_adds(self, checker: ItemChecker, max_chunk_length: int | None, max_pending_items: int) -> StreamAdds:
+        table, link, batch_size = self._table, self._link, self._batch_size
 
-    def _packed_layout(self) -> PackedLayout:
-        assert isinstance(self._layout, PackedLayout)  # scannable tables are
-        return self._layout
-
-    def _why_no_scan(self) -> str:
-        if self._layout.has_ids:
-            return (
-                f"table {self._table_name!r} cannot be read in order: it has no scan table; make it with "
-                "TableConfig(..., scannable=True) or ReverbReplayBuffer.local(..., scannable=True)."
-            )
-        return (
-            f"table {self._table_name!r} cannot be read in order: it was not made by a TableConfig with scannable=True, "
-            "and either the sampler or the remover is not deterministic (FIFO or Heap)."
-        )
-
-    @property
-    def _frames_per_item(self) -> int:
-        return 1 if not self._layout.has_ids else min(self._stride, self._length or 1)
-
-    def _add_step(self, leaves: list[np.ndarray], end_of_episode: Any, priorities: Any) -> np.ndarray:
-        marks = self._rule.marks(leaves, end_of_episode)
-        if priorities is not None:
-            priorities = check_priorities(priorities, None, (self._batch_size,))
-        with self._lock:
-            return self._write(leaves, marks, priorities)
-
-    def _add_steps(self, leaves: list[np.ndarray], num_steps: int, end_of_episode: Any, priorities: Any) -> np.ndarray:
-        shape = (self._batch_size, num_steps)
-        if priorities is not None:
-            priorities = check_priorities(priorities, None, shape)
-        if num_steps == 0:
-            return np.zeros(shape, np.int64)
-        marks = self._rule.marks(leaves, end_of_episode)
-        ids = np.empty(shape, np.int64)
-        with self._lock:
-            for t in range(num_steps):
-                step = EpisodeMarks(*(None if flags is None else flags[:, t] for flags in marks))
-                now = None if priorities is None else priorities[:, t]
-                ids[:, t] = self._write([leaf[:, t] for leaf in leaves], step, now)
-        return ids
-
-    def _write(self, leaves: Sequence[np.ndarray], marks: EpisodeMarks, priorities: np.ndarray | None) -> np.ndarray:
-        writer = self._open_writer()
-        ids = writer.claim_ids(marks)
-        writer.write(self._layout.pack(leaves, ids), marks, priorities)
-        return ids if self._layout.has_ids else np.full_like(ids, -1)
-
-    def _open_writer(self) -> ItemWriter:
-        self._check_open()
-        if self._writer is None:
-            if self._length is None:
+        def make_writer() -> ItemWriter:
+            if table.sequence_length is None:
                 raise ValueError("add_batch needs sequence_length: it says how long the items are that are written.")
-            self._writer = ItemWriter(
-                self._link,
-                self._scan_table,
-                num_columns=self._layout.num_columns,
-                batch_size=self._batch_size,
-                sequence_length=self._length,
-                stride=self._stride,
-                chunk_length=self._chunk_length or _default_chunk_length(self._layout, self._length),
-                max_pending_items=self._max_pending,
+            return ItemWriter(
+                link,
+                table.scan_table,
+                num_columns=table.layout.num_columns,
+                batch_size=batch_size,
+                sequence_length=table.sequence_length,
+                stride=table.stride,
+                chunk_length=max_chunk_length or default_chunk_length(table.layout, table.sequence_length),
+                max_pending_items=max_pending_items,
             )
-        return self._writer
 
-    def _add_in_graph(self, items: Items, end_of_episode: Any, priorities: Any, *, sequence: bool) -> tf.Tensor:
-        tensors = self._checker.trace(items, sequence=sequence)
-        optional = [tf.convert_to_tensor(value) for value in (end_of_episode, priorities) if value is not None]
+        return StreamAdds(self._spec, checker, self._rule, table.layout, batch_size, make_writer)
 
-        def write(*arrays: np.ndarray) -> np.ndarray:
-            leaves = list(arrays[: len(tensors)])
-            rest = list(arrays[len(tensors) :])
-            ends = rest.pop(0) if end_of_episode is not None else None
-            raw = rest.pop(0) if priorities is not None else None
-            if sequence:
-                return self._add_steps(*self._checker.check_sequence_leaves(leaves), ends, raw)
-            return self._add_step(self._checker.check_leaves(leaves), ends, raw)
+    def _scan(self) -> ScannedFrames:
+        assert self._scanner is not None  # callers have looked
+        with self._scan_lock:
+            return self._scanner.scan(self._adds.flushed_next_ids())
 
-        ids = tf.numpy_function(write, [*tensors, *optional], tf.int64, stateful=True)
-        ids.set_shape([self._batch_size, None] if sequence else [self._batch_size])
-        return ids
+    def _update(self, keys: np.ndarray, values: np.ndarray, is_td: Any) -> np.bool_:
+        raw = (
+            check_priorities(None, values, keys.shape) + _TD_EPSILON
+            if is_td
+            else check_priorities(values, None, keys.shape)
+        )
+        updates = dict(zip(keys.astype(np.int64).view(np.uint64).tolist(), raw.tolist(), strict=True))
+        self.flush()
+        self._link.call(lambda: self._link.client.mutate_priorities(self._table.name, updates), "an update")
+        return np.True_
 
     def _sample_in_graph(self, sample_batch_size: int | None, steps: int | None) -> tuple[Items, BufferInfo]:
         element = self._reader.random(sample_batch_size, steps, None, None).element_spec
-        flat = tf.nest.flatten(element)
+        specs = tf.nest.flatten(element)
 
         def draw() -> list[np.ndarray]:
-            drawn = self.sample(sample_batch_size, steps)
-            return [leaf.numpy() for leaf in tf.nest.flatten(drawn)]
+            return [leaf.numpy() for leaf in tf.nest.flatten(self._sample(sample_batch_size, steps))]
 
-        leaves = tf.numpy_function(draw, [], [leaf.dtype for leaf in flat], stateful=True)
-        for leaf, leaf_spec in zip(leaves, flat, strict=True):
+        leaves = tf.numpy_function(draw, [], [leaf.dtype for leaf in specs], stateful=True)
+        for leaf, leaf_spec in zip(leaves, specs, strict=True):
             leaf.set_shape(leaf_spec.shape)
         items, info = tf.nest.pack_sequence_as(element, leaves)
         return self._spec.pack(tf.nest.flatten(items)), info
 
-    def _steps(self, num_steps: int | None, window: Window | None) -> int | None:
-        wanted = resolve_window(num_steps, window)
-        if wanted is None:
-            return None
-        if wanted.boundaries == "ignore":
+    def _sample(self, sample_batch_size: int | None, steps: int | None) -> tuple[Items, BufferInfo]:
+        self.flush()
+        items, info = self._reader.sample(sample_batch_size or 1, steps)
+        items = self._spec.pack(tf.nest.flatten(items))
+        if sample_batch_size is None:
+            return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), (items, info))
+        return items, info
+
+    def _steps(self, num_steps: int | None, window: Window | None, *, is_pass: bool) -> int | None:
+        wanted, table = resolve_window(num_steps, window), self._table
+        length = table.sequence_length
+        steps = None if wanted is None else wanted.num_steps
+        if wanted is not None and wanted.boundaries == "ignore":
+            raise ValueError("a Reverb table holds windows of single episodes: boundaries='ignore' cannot be drawn.")
+        if steps is not None and length is not None and steps > length:
             raise ValueError(
-                "a Reverb table holds windows of single episodes: Window(boundaries='ignore') cannot be drawn."
+                f"num_steps > sequence_length ({steps} > {length}): an item of table {table.name!r} has no more "
+                "frames; ask for fewer, or write longer items."
             )
-        if self._length is not None and wanted.num_steps > self._length:
+        if steps is not None and length is not None and not table.layout.has_ids and length % steps:
             raise ValueError(
-                f"num_steps > sequence_length ({wanted.num_steps} > {self._length}): an item of table "
-                f"{self._table_name!r} has no more frames; ask for fewer, or write longer items."
+                f"sequence_length is not a multiple of num_steps ({length} and {steps}): items of table "
+                f"{table.name!r} are cut into windows side by side, and frames would be lost."
             )
-        if not self._layout.has_ids and self._length is not None and self._length % wanted.num_steps:
-            raise ValueError(
-                f"sequence_length is not a multiple of num_steps ({self._length} and {wanted.num_steps}): items of table "
-                f"{self._table_name!r} are cut into windows side by side, and frames would be lost."
+        if table.layout.has_ids and (steps or 1) != length and not is_pass and steps not in self._told_steps:
+            self._told_steps.add(steps)
+            _logger.warning(
+                "table %r: windows of %d frames are the first ones of items of %d: none starts at the last %d frames of "
+                "an episode%s.",
+                table.name,
+                steps or 1,
+                length,
+                (length or 1) - 1,
+                f", nor between starts that are {table.stride} apart" if table.stride > 1 else "",
             )
-        return wanted.num_steps
+        return steps
+
+    def _packed_layout(self) -> PackedLayout:
+        assert isinstance(self._table.layout, PackedLayout)  # tables that can be scanned are
+        return self._table.layout
 
     def _pack_for_dataset(self, leaves: Sequence[Any]) -> Nest:
         return tf.nest.pack_sequence_as(self._spec.dataset_nest(), list(leaves))
-
-    def _explain_empty(self) -> str:
-        writer = self._writer
-        if writer is None or not (writer.num_episodes or writer.longest_episode) or self._length is None:
-            return ""
-        if writer.longest_episode >= self._length:
-            return ""
-        return (
-            f"; no window of {self._length} frames: this buffer wrote {writer.num_episodes} episodes, "
-            f"longest {writer.longest_episode}"
-        )
 
     def _check_open(self) -> None:
         if self._closed:
             raise ValueError("this buffer is closed; build a new one.")
 
 
-def _agree(name: str, given: int | None, about: dict[str, Any], table: str) -> int:
-    stored = int(about[name])
-    if given is not None and given != stored:
-        raise ValueError(f"table {table!r} was made for {name}={stored}, got {name}={given}.")
-    return stored
+def _check_auto(name: str, value: Any, least: int) -> None:
+    """Refuses what is neither `_AUTO` nor an int of at least `least`."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an int, got {value!r}.")
+    if value != _AUTO and value < least:
+        raise ValueError(f"{name} must be {_AUTO} or at least {least}, got {value!r}.")
 
 
-def _default_chunk_length(layout: Layout, sequence_length: int) -> int:
-    """Frames in a chunk: small frames share one, since a chunk's own bytes outweigh theirs."""
-    frame_bytes = sum(layout.column_bytes)
-    if frame_bytes >= 4096:
-        return 1
-    return max(4, min(16, sequence_length))
+def _check_seconds(name: str, value: Any) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number of seconds, got {value!r}.")
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be positive and finite, got {value!r}: nothing here waits for ever.")

@@ -33,8 +33,8 @@ class PackedLayout:
     Args:
       spec: what a frame holds.
 
-    >>> layout = PackedLayout(DataSpec({"image": tf.TensorSpec([84, 84], tf.uint8), "reward": tf.TensorSpec([], tf.float32)}))
-    >>> layout.column_bytes
+    >>> data_spec = {"image": tf.TensorSpec([84, 84], tf.uint8), "reward": tf.TensorSpec([], tf.float32)}
+    >>> PackedLayout(DataSpec(data_spec)).column_bytes
     (12, 7056)
     """
 
@@ -194,7 +194,8 @@ def check_fields(spec: DataSpec, about: Mapping[str, Any], table: str) -> None:
     problems = [f"missing {sorted(stored.keys() - given.keys())}"] if stored.keys() - given.keys() else []
     problems += [f"extra {sorted(given.keys() - stored.keys())}"] if given.keys() - stored.keys() else []
     problems += [
-        f"field {path!r}: the table holds {stored[path][0]} {stored[path][1]}, data_spec says {given[path][0]} {given[path][1]}"
+        f"field {path!r}: the table holds {stored[path][0]} {stored[path][1]}, "
+        f"data_spec says {given[path][0]} {given[path][1]}"
         for path in sorted(stored.keys() & given.keys())
         if stored[path] != given[path]
     ]

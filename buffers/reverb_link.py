@@ -6,11 +6,12 @@ Here every wait is bounded, is told every few seconds with its numbers, and ends
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from .base import WaitTimeoutError
@@ -20,6 +21,7 @@ _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _POLL_SECONDS = 0.02
+_END_SECONDS = 3.0
 FIRST_LINE_SECONDS = 1.0
 
 
@@ -45,6 +47,9 @@ class ServerLink:
         self.timeout_s = timeout_s
         self.log_interval_s = log_interval_s
         self.client = load_reverb().Client(address)
+        self._ended = threading.Event()
+        self._num_in_python = 0
+        self._nobody_in_python = threading.Condition()
         tables = self.tables()
         if table not in tables:
             raise ValueError(f"there is no table {table!r} at {address}; it has {', '.join(sorted(tables)) or 'none'}.")
@@ -60,10 +65,10 @@ class ServerLink:
         watch = Watch(self)
         while True:
             try:
-                return self._ask(watch.remaining())
+                return self.ask(watch.remaining())
             except (RuntimeError, load_reverb().DeadlineExceededError):
-                watch.tell_or_raise(f"server {self.address} does not answer; waiting for table {self.table!r}")
-                threading.Event().wait(_POLL_SECONDS)
+                watch.tell_or_raise(self.no_answer())
+                self.pause(_POLL_SECONDS)
 
     def info(self) -> Any:
         """This table's `TableInfo`."""
@@ -72,10 +77,23 @@ class ServerLink:
     def what_is_missing(self) -> str | None:
         """Why the table cannot be sampled now, with the numbers; None when it can be."""
         try:
-            info = self._ask(1.0)[self.table]
+            info = self.ask(1.0)[self.table]
         except (RuntimeError, load_reverb().DeadlineExceededError):
-            return f"server {self.address} does not answer; waiting for table {self.table!r}"
+            return self.no_answer()
         return missing_for_a_sample(info)
+
+    def ask(self, seconds: float = 2.0) -> dict[str, Any]:
+        """`tables`, in one attempt of at most 2 s.
+
+        Raises:
+          RuntimeError, reverb.DeadlineExceededError: the server does not answer.
+        """
+        # Reverb takes whole seconds, and takes 0 for ever.
+        return self.client.server_info(timeout=max(1, int(min(seconds, 2.0))))
+
+    def no_answer(self) -> str:
+        """What is said of a silent server."""
+        return f"server {self.address} does not answer; waiting for table {self.table!r}"
 
     def call(self, function: Callable[[], _T], what: str) -> _T:
         """`function()`, which has no timeout of its own, within `timeout_s`.
@@ -107,9 +125,41 @@ class ServerLink:
                 raise error
             return result  # type: ignore[return-value]
 
-    def _ask(self, seconds: float) -> dict[str, Any]:
-        # Reverb takes whole seconds, and takes 0 for ever.
-        return self.client.server_info(timeout=max(1, int(min(seconds, 2.0))))
+    @contextlib.contextmanager
+    def in_python(self) -> Iterator[None]:
+        """Marks a wait on one of tf.data's threads, for `end_waits`."""
+        with self._nobody_in_python:
+            self._num_in_python += 1
+        try:
+            self._raise_if_ended()
+            yield
+        finally:
+            with self._nobody_in_python:
+                self._num_in_python -= 1
+                self._nobody_in_python.notify_all()
+
+    def pause(self, seconds: float) -> None:
+        """Lets other threads run.
+
+        Raises:
+          ValueError: `end_waits` was called.
+        """
+        self._ended.wait(seconds)
+        self._raise_if_ended()
+
+    def end_waits(self) -> None:
+        """Makes waits on tf.data's threads end: one that is in Python when Python goes would abort the process."""
+        self._ended.set()
+        with self._nobody_in_python:
+            self._nobody_in_python.wait_for(lambda: self._num_in_python == 0, _END_SECONDS)
+
+    def is_ended(self, seconds: float) -> bool:
+        """Whether `end_waits` was called, or is within so many seconds."""
+        return self._ended.wait(seconds)
+
+    def _raise_if_ended(self) -> None:
+        if self._ended.is_set():
+            raise ValueError("this buffer is closed; build a new one.")
 
 
 class Watch:

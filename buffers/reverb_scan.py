@@ -14,13 +14,12 @@ are drawn later, and whoever meets them goes one level lower. Powers of two keep
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
 from .reverb_layout import PackedLayout
 from .reverb_link import ServerLink
-from .reverb_reader import ItemDrawer
+from .reverb_source import ItemDrawer
 from .reverb_writer import stream_of
 
 _LEVEL_STEP = 2.0**-16

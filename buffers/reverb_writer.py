@@ -11,6 +11,7 @@ import numpy as np
 
 from .episode_ends import EpisodeMarks
 from .reverb_import import load_pybind
+from .reverb_layout import Layout
 from .reverb_link import FIRST_LINE_SECONDS, ServerLink, Watch
 
 _logger = logging.getLogger(__name__)
@@ -18,6 +19,8 @@ _logger = logging.getLogger(__name__)
 # A frame's id is [stream: 34 bits][count: 28 bits]; the stream part is drawn anew for each writer.
 _COUNT_BITS = 28
 _STREAM_BITS = 34
+
+_LARGE_FRAME_BYTES = 4096
 
 
 def stream_of(ids: np.ndarray) -> np.ndarray:
@@ -79,8 +82,8 @@ class ItemWriter:
         self._num_steps = [0] * batch_size
         self._next_ids = np.zeros(batch_size, np.int64)
         self._draw_stream_ids()
-        self.longest_episode = 0
-        self.num_episodes = 0
+        self._longest_episode = 0
+        self._num_episodes = 0
         self._told_short = False
 
     @property
@@ -116,7 +119,7 @@ class ItemWriter:
         num_steps = self._num_steps[b]
         if not num_steps:
             return
-        self.num_episodes += 1
+        self._num_episodes += 1
         if num_steps < self._length and not self._told_short:
             self._told_short = True
             _logger.warning(
@@ -133,6 +136,16 @@ class ItemWriter:
         self._next_ids[b] += 1
         if int(self._next_ids[b]) & ((1 << _COUNT_BITS) - 1) > 1 << (_COUNT_BITS - 1):
             self._draw_stream_ids(b)
+
+    def explain_no_item(self) -> str:
+        """Why these streams gave no item, with the numbers; empty where that is not the reason."""
+        if not self._longest_episode or self._longest_episode >= self._length:
+            return ""
+        num_episodes = self._num_episodes + sum(1 for steps in self._num_steps if steps)
+        return (
+            f"; no window of {self._length} frames: this buffer wrote {num_episodes} episodes, "
+            f"longest {self._longest_episode}"
+        )
 
     def flush(self) -> None:
         """Returns when the server has confirmed every item.
@@ -159,7 +172,7 @@ class ItemWriter:
         if full:
             del self._priorities[b][0]
         self._num_steps[b] += 1
-        self.longest_episode = max(self.longest_episode, self._num_steps[b])
+        self._longest_episode = max(self._longest_episode, self._num_steps[b])
 
     def _create_item(self, b: int) -> None:
         start = self._num_steps[b] - self._length
@@ -192,10 +205,17 @@ class ItemWriter:
     def _draw_stream_ids(self, b: int | None = None) -> None:
         """Gives each stream (or stream `b`) numbers that no other writer has.
 
-        Ids stay below `0x3FF << 52`, where int64 ids in order are float64 in order.
+        Those of one writer ascend, so that frames in the order of their ids are in the order of streams.
         """
         if b is None:
-            first = secrets.randbelow((1 << _STREAM_BITS) - (1 << 26) - self._batch_size)
+            first = secrets.randbelow((1 << _STREAM_BITS) - self._batch_size)
             self._next_ids[:] = (first + np.arange(self._batch_size)) << _COUNT_BITS
         else:
-            self._next_ids[b] = secrets.randbelow((1 << _STREAM_BITS) - (1 << 26)) << _COUNT_BITS
+            self._next_ids[b] = secrets.randbelow(1 << _STREAM_BITS) << _COUNT_BITS
+
+
+def default_chunk_length(layout: Layout, sequence_length: int) -> int:
+    """Frames in a chunk: small frames share one, since a chunk's own bytes outweigh theirs."""
+    if sum(layout.column_bytes) >= _LARGE_FRAME_BYTES:
+        return 1
+    return max(4, min(16, sequence_length))
