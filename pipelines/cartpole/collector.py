@@ -37,7 +37,8 @@ def main() -> None:
     quiet.set_up()
     # The link first: from now on the process ends when the learner does, however long the imports take.
     link = LearnerLink()
-    _collect(link, arguments)
+    with quiet.without_notices():
+        _collect(link, arguments)
 
 
 def _collect(link: LearnerLink, arguments: argparse.Namespace) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 from tf_agents.agents.dqn.dqn_agent import DqnAgent
 from tf_agents.networks.q_network import QNetwork
 from tf_agents.utils import common
@@ -17,7 +16,8 @@ from tqdm import tqdm
 from replayfeed.buffers import ReplayBuffer
 
 from .environments import Player, time_step_and_action_specs
-from .report import Curve, CurvePoint, PartResult
+from .monitor import BufferMonitor, Stopwatch
+from .report import CurvePoint, PartResult
 
 EVALUATION_EPISODES = 20
 
@@ -42,13 +42,13 @@ class DqnSettings:
     """
 
     bar: float = 195.0
-    max_steps: int = 40_000
+    max_steps: int = 30_000
     num_streams: int = 4
-    capacity: int = 40_000
+    capacity: int = 20_000
     initial_steps: int = 1_000
     steps_per_round: int = 8
     updates_per_round: int = 8
-    evaluate_every: int = 500
+    evaluate_every: int = 400
     sample_batch_size: int = 64
     layers: tuple[int, ...] = (100, 50)
     learning_rate: float = 1e-3
@@ -115,11 +115,11 @@ class DqnLearner:
         result = self._player.mean_return()
         return self._player.mean_return() if result >= self._settings.bar else result
 
-    def get_weights(self) -> list[np.ndarray]:
+    def get_weights(self) -> list[NDArray[Any]]:
         """A copy of the network's weights."""
         return [variable.numpy() for variable in self._network.variables]
 
-    def set_weights(self, weights: list[np.ndarray]) -> None:
+    def set_weights(self, weights: list[NDArray[Any]]) -> None:
         """Puts back what `get_weights` gave."""
         for variable, value in zip(self._network.variables, weights, strict=True):
             variable.assign(value)
@@ -144,59 +144,54 @@ def train_to_bar(
     Args:
       name: of the part, for the progress bar and the table.
       learner: what is trained.
-      buffer: where they arrive.
+      buffer: where its experience arrives.
       collect: sees to it that this many environment steps were taken in total; returns how many count.
       settings: the learner's.
       after_round: called after each round of updates.
     """
-    started = time.perf_counter()
-    evaluation_seconds = 0.0
-    points: list[CurvePoint] = []
+    monitor = BufferMonitor(buffer)
+    curve: list[CurvePoint] = []
     best_return, best_weights = -1.0, learner.get_weights()
-    next_evaluation = settings.evaluate_every
+    steps = next_evaluation = 0
+    # Rates are those of the steady state: processes start and graphs are traced before it.
+    steady = Stopwatch()
+    steps_before, updates_before = 0, 0
     with tqdm(desc=name, unit=" steps", mininterval=0.5) as bar:
         bar.set_postfix_str("filling the buffer")
-        steps = collect(settings.initial_steps)
-        experience = iter(learner.experience(buffer))
-        while steps < settings.max_steps and best_return < settings.bar:
+        while steps < settings.initial_steps:
             steps = collect(steps + settings.steps_per_round)
-            learner.train(experience)
-            after_round()
             bar.update(steps - bar.n)
+            monitor.look()
+        experience = iter(learner.experience(buffer))
+        learner.train(experience)
+        steps_before, updates_before = steps, int(learner.updates)
+        while steps < settings.max_steps and best_return < settings.bar:
+            with steady:
+                steps = collect(steps + settings.steps_per_round)
+                learner.train(experience)
+                after_round()
+            bar.update(steps - bar.n)
+            monitor.look()
             if steps < next_evaluation:
                 continue
             next_evaluation = steps + settings.evaluate_every
-            before = time.perf_counter()
             mean_return = learner.mean_return()
-            evaluation_seconds += time.perf_counter() - before
-            points.append(_point(steps, learner, mean_return, buffer, time.perf_counter() - started))
+            curve.append(CurvePoint(steps, mean_return))
             if mean_return > best_return:
                 best_return, best_weights = mean_return, learner.get_weights()
             bar.set_postfix_str(f"return {mean_return:.0f}, best {best_return:.0f}, bar {settings.bar:.0f}")
+    monitor.look_now()
     learner.set_weights(best_weights)
-    seconds = time.perf_counter() - started
-    training_seconds = seconds - evaluation_seconds
     return PartResult(
         name=name,
         steps=steps,
         updates=int(learner.updates),
         mean_return=best_return,
         bar=settings.bar,
-        samples_per_insert=points[-1].samples_per_insert if points else None,
-        adds_per_second=steps / training_seconds,
-        batches_per_second=int(learner.updates) / training_seconds,
-        seconds=seconds,
-        curve=Curve("environment steps", points),
-    )
-
-
-def _point(steps: int, learner: DqnLearner, mean_return: float, buffer: ReplayBuffer, seconds: float) -> CurvePoint:
-    stats = buffer.stats()
-    return CurvePoint(
-        position=steps,
-        mean_return=mean_return,
-        updates=int(learner.updates),
-        fill_share=stats.fill_share,
-        samples_per_insert=stats.replay_ratio,
-        seconds=seconds,
+        samples_per_insert=monitor.points[-1].samples_per_insert,
+        adds_per_second=(steps - steps_before) / steady.seconds,
+        batches_per_second=(int(learner.updates) - updates_before) / steady.seconds,
+        seconds=monitor.seconds,
+        curve=curve,
+        buffer_points=monitor.points,
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 from tf_agents.environments import suite_gym
 from tf_agents.environments.batched_py_environment import BatchedPyEnvironment
 from tf_agents.environments.tf_py_environment import TFPyEnvironment
@@ -26,9 +27,9 @@ class PlayedEpisode:
       is_terminal: the pole fell; False when the time limit of 200 steps cut the episode.
     """
 
-    observations: np.ndarray
-    actions: np.ndarray
-    rewards: np.ndarray
+    observations: NDArray[Any]
+    actions: NDArray[Any]
+    rewards: NDArray[Any]
     is_terminal: bool
 
     @property

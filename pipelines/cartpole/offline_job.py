@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,9 @@ from replayfeed.pipelines.rlds_read import load_rlds
 
 from .dqn import EVALUATION_EPISODES, DqnLearner
 from .environments import Player, time_step_and_action_specs
+from .monitor import BufferMonitor, Stopwatch
 from .recording import write_rlds
-from .report import Curve, CurvePoint, PartResult
+from .report import CurvePoint, PartResult
 
 LOCAL_NAME, SERVED_NAME = "cloning, in process", "cloning, Reverb"
 
@@ -44,7 +44,7 @@ class CloningSettings:
     recorded_bar: float = 195.0
     num_recordings: int = 2
     max_updates: int = 10_000
-    evaluate_every: int = 250
+    evaluate_every: int = 50
     sample_batch_size: int = 128
     layers: tuple[int, ...] = (64, 64)
     learning_rate: float = 1e-3
@@ -88,7 +88,7 @@ def run(recording: Recording, settings: CloningSettings, seed: int) -> list[Part
 
 
 def _clone(name: str, buffer: ReplayBuffer, episodes: Any, settings: CloningSettings, seed: int) -> PartResult:
-    started = time.perf_counter()
+    monitor = BufferMonitor(buffer)
     loaded = fill(buffer, episodes)
     tf.random.set_seed(seed)
     time_step_spec, action_spec = time_step_and_action_specs()
@@ -105,37 +105,35 @@ def _clone(name: str, buffer: ReplayBuffer, episodes: Any, settings: CloningSett
 
     @tf.function
     def train(experience: Any) -> None:
-        for _ in tf.range(settings.evaluate_every // 10):
+        for _ in tf.range(settings.evaluate_every):
             items, _ = next(experience)
             agent.train(items)
 
     player = Player(agent.policy, EVALUATION_EPISODES, seed + 1)
     experience = iter(buffer.as_dataset(sample_batch_size=settings.sample_batch_size))
-    points: list[CurvePoint] = []
-    training_seconds, mean_return = 0.0, 0.0
+    mean_return = player.mean_return()
+    curve = [CurvePoint(0, mean_return)]
+    training = Stopwatch()
     with tqdm(desc=name, unit=" updates", mininterval=0.5) as bar:
         while int(updates) < settings.max_updates and mean_return < settings.bar:
-            before = time.perf_counter()
-            for _ in range(10):
+            with training:
                 train(experience)
-                bar.update(int(updates) - bar.n)
-            training_seconds += time.perf_counter() - before
             mean_return = player.mean_return()
-            stats = buffer.stats()
-            seconds = time.perf_counter() - started
-            points.append(
-                CurvePoint(int(updates), mean_return, int(updates), stats.fill_share, stats.replay_ratio, seconds)
-            )
+            curve.append(CurvePoint(int(updates), mean_return))
+            monitor.look()
+            bar.update(int(updates) - bar.n)
             bar.set_postfix_str(f"return {mean_return:.0f}, bar {settings.bar:.0f}")
+    monitor.look_now()
     return PartResult(
         name=name,
         steps=loaded.frames,
         updates=int(updates),
         mean_return=mean_return,
         bar=settings.bar,
-        samples_per_insert=points[-1].samples_per_insert,
+        samples_per_insert=monitor.points[-1].samples_per_insert,
         adds_per_second=loaded.frames / loaded.seconds,
-        batches_per_second=int(updates) / training_seconds,
-        seconds=time.perf_counter() - started,
-        curve=Curve("updates", points),
+        batches_per_second=int(updates) / training.seconds,
+        seconds=monitor.seconds,
+        curve=curve,
+        buffer_points=monitor.points,
     )

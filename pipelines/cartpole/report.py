@@ -6,34 +6,20 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from .monitor import BufferPoint
+
 
 @dataclasses.dataclass(frozen=True)
 class CurvePoint:
-    """What was seen at one evaluation.
+    """One evaluation.
 
     Attributes:
       position: environment steps (online), or updates (offline), by then.
       mean_return: of the greedy policy.
-      updates: of the network, by then.
-      fill_share: how full the buffer was, 0 to 1.
-      samples_per_insert: draws so far by frames added so far; None while nothing was drawn.
-      seconds: since the part began.
     """
 
     position: int
     mean_return: float
-    updates: int
-    fill_share: float
-    samples_per_insert: float | None
-    seconds: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Curve:
-    """The points of one training, and what their positions count."""
-
-    unit: str
-    points: list[CurvePoint]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,11 +33,13 @@ class PartResult:
       mean_return: of 20 greedy episodes.
       bar: what the return had to reach.
       samples_per_insert: draws by frames added.
-      adds_per_second: steps by the seconds in which they came; online those of the training
-        itself are among them, the evaluation's are not.
-      batches_per_second: updates by the same seconds; offline by those of the training.
+      adds_per_second: steps by the seconds in which they came: online those of playing and
+        training, without the start and the evaluations; offline those of loading.
+      batches_per_second: updates by the seconds in which they came: online the same, offline
+        those of training.
       seconds: of the whole part.
       curve: the evaluations.
+      buffer_points: what the buffer told meanwhile.
     """
 
     name: str
@@ -63,7 +51,8 @@ class PartResult:
     adds_per_second: float
     batches_per_second: float
     seconds: float
-    curve: Curve
+    curve: list[CurvePoint]
+    buffer_points: list[BufferPoint]
 
     @property
     def is_met(self) -> bool:
@@ -74,7 +63,7 @@ class PartResult:
 def table(results: Sequence[PartResult]) -> str:
     """The results as text, a line a part.
 
-    >>> result = PartResult("dqn", 9000, 8000, 198.4, 195.0, 113.8, 640.0, 570.0, 16.2, Curve("frames", []))
+    >>> result = PartResult("dqn", 9000, 8000, 198.4, 195.0, 113.8, 640.0, 570.0, 16.2, [], [])
     >>> print(table([result]))
     part  steps  updates  return  bar  samples per insert  adds/s  batches/s  seconds  bar met
     dqn   9,000    8,000   198.4  195               113.8     640        570       16  yes
@@ -117,14 +106,13 @@ def picture(online: Sequence[PartResult], offline: Sequence[PartResult], recorde
       recorded: the average return of the dataset's episodes, or None without a dataset.
       path: the file.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    # Figure without pyplot: it draws with Agg and opens no window.
+    from matplotlib.figure import Figure
 
     # Two colours that colour-blind eyes tell apart; the marker tells the backend as well.
     styles = [("#0072B2", "o"), ("#D55E00", "s")]
-    figure, axes = plt.subplots(2, 2, figsize=(12, 8), constrained_layout=True)
+    figure = Figure(figsize=(12, 8), layout="constrained")
+    axes = figure.subplots(2, 2)
     figure.suptitle("CartPole-v0: one agent, two backends", fontsize=14)
     learning, cloning, fill, ratio = axes.flat
 
@@ -136,8 +124,8 @@ def picture(online: Sequence[PartResult], offline: Sequence[PartResult], recorde
         axis.set_ylabel("return, mean of 20 greedy episodes")
         axis.set_ylim(0, 210)
         for result, (colour, marker) in zip(results, styles, strict=False):
-            positions = [point.position for point in result.curve.points]
-            returns = [point.mean_return for point in result.curve.points]
+            positions = [point.position for point in result.curve]
+            returns = [point.mean_return for point in result.curve]
             axis.plot(positions, returns, color=colour, marker=marker, markersize=4, label=result.name)
         for bar in {result.bar for result in results}:
             axis.axhline(bar, color="0.35", linestyle="--", linewidth=1, label=f"bar: {bar:.0f}")
@@ -152,13 +140,11 @@ def picture(online: Sequence[PartResult], offline: Sequence[PartResult], recorde
     ratio.set_ylabel("samples per insert")
     for axis in (fill, ratio):
         axis.set_xlabel("time since the part began, s")
-    for result, (colour, marker) in zip(online, styles, strict=False):
-        points = result.curve.points
-        seconds = [point.seconds for point in points]
-        shares = [100 * point.fill_share for point in points]
-        fill.plot(seconds, shares, color=colour, marker=marker, markersize=4, label=result.name)
-        ratios = [float("nan") if point.samples_per_insert is None else point.samples_per_insert for point in points]
-        ratio.plot(seconds, ratios, color=colour, marker=marker, markersize=4, label=result.name)
+    for result, (colour, _) in zip(online, styles, strict=False):
+        seconds = [point.seconds for point in result.buffer_points]
+        fill.plot(seconds, [100 * point.fill_share for point in result.buffer_points], color=colour, label=result.name)
+        ratios = [point.samples_per_insert or 0.0 for point in result.buffer_points]
+        ratio.plot(seconds, ratios, color=colour, label=result.name)
 
     for axis in axes.flat:
         axis.grid(alpha=0.3)
@@ -167,7 +153,7 @@ def picture(online: Sequence[PartResult], offline: Sequence[PartResult], recorde
             axis.legend(loc="lower right")
         else:
             axis.text(0.5, 0.5, "not run", transform=axis.transAxes, ha="center", color="0.5")
+        axis.set_xlim(left=0)
     for axis in (fill, ratio):
         axis.set_ylim(bottom=0)
     figure.savefig(path, dpi=120)
-    plt.close(figure)
