@@ -22,7 +22,6 @@ from .rlds_steps import (
     REWARD,
     STEPS,
     Columns,
-    check_step_spec,
     cut_steps,
     ends_in_zeros,
     find_fault,
@@ -65,7 +64,7 @@ class EpisodeSource:
 
     Attributes:
       name: for reports and messages.
-      step_spec: specs of one step, for each loaded field.
+      step_spec: specs of one step, for each loaded field, that `check_step_spec` lets through.
       read: starts reading from the first episode.
       num_episodes: how many there are; None when unknown.
       not_loaded: fields of a step that stay behind.
@@ -110,7 +109,6 @@ class Episodes:
 
     Raises:
       ValueError: `layout` or `on_bad_episode` is unknown.
-      ValueError: the steps lack a field, or a field has no fixed width; the message names it.
       ImportError: the layout needs TF-Agents, which is not installed.
 
     >>> from replayfeed.pipelines.rlds_read import load_rlds
@@ -126,7 +124,6 @@ class Episodes:
         check_layout(layout)
         if on_bad_episode not in get_args(OnBadEpisode):
             raise ValueError(f"on_bad_episode must be 'error', 'skip' or 'repair', got {on_bad_episode!r}.")
-        check_step_spec(source.name, source.step_spec)
         self._source = source
         self._layout: Layout = layout
         self._on_bad_episode: OnBadEpisode = on_bad_episode

@@ -13,7 +13,7 @@ from replayfeed.buffers.nests import Nest
 from . import rlds_folder
 from .episodes import Episodes, EpisodeSource, OnBadEpisode, raw_episodes
 from .layouts import Layout
-from .rlds_steps import INVALID, LOADED_FIELDS, STEPS
+from .rlds_steps import INVALID, LOADED_FIELDS, STEPS, check_step_spec
 
 
 def load_rlds(
@@ -91,6 +91,7 @@ def _dataset_source(dataset: tf.data.Dataset) -> EpisodeSource:
     if not isinstance(step_spec, Mapping):
         raise ValueError(f"{name}: expected steps that are dicts with 'observation', ..., got {step_spec}.")
     loaded = {field: step_spec[field] for field in LOADED_FIELDS if field in step_spec}
+    check_step_spec(name, loaded)
 
     def select(episode: Mapping[str, Any]) -> dict[str, Any]:
         steps = episode[STEPS]
@@ -110,9 +111,14 @@ def _dataset_source(dataset: tf.data.Dataset) -> EpisodeSource:
 
 def _stack(steps: tf.data.Dataset, loaded: Mapping[str, Nest]) -> dict[str, Nest]:
     """The steps as one nest of arrays `[N + 1, ...]`; no steps give arrays of length 0."""
-    none = tf.nest.map_structure(lambda spec: tf.zeros([0, *spec.shape], spec.dtype), dict(loaded))
     chosen = steps.map(lambda step: {field: step[field] for field in loaded})
-    return chosen.batch(tf.int64.max).reduce(none, lambda _, batch: batch)
+    known = steps.cardinality()
+    endless = tf.constant(tf.data.INFINITE_CARDINALITY, tf.int64)
+    tf.debugging.assert_none_equal(known, endless, message="an episode has infinitely many steps")
+    num_steps = tf.cond(known >= 0, lambda: known, lambda: steps.reduce(tf.constant(0, tf.int64), lambda n, _: n + 1))
+    # The exact number: a batch that is only large enough would be allocated where tf.data fuses map and batch.
+    none = tf.nest.map_structure(lambda spec: tf.zeros([0, *spec.shape], spec.dtype), dict(loaded))
+    return chosen.batch(tf.maximum(num_steps, 1)).reduce(none, lambda _, batch: batch)
 
 
 def _spec_of_one(spec: Any) -> Any:

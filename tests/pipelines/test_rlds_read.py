@@ -51,6 +51,10 @@ def _nested(*episodes):
     return _stacked(*episodes).map(to_dataset)
 
 
+def _same(step):
+    return step
+
+
 def _transitions(episodes):
     return [
         list(zip(*(episode[name].tolist() for name in ("observation", "action", "discount")), strict=True))
@@ -71,6 +75,22 @@ def test_a_dataset_of_episodes_gives_their_transitions(make):
     report = episodes.report
     assert (report.episodes, report.frames, report.terminals, report.truncations) == (2, 5, 1, 1)
     assert report.dropped == report.repaired == ()
+
+
+def test_steps_that_are_mapped_in_parallel_or_filtered_are_stacked_too():
+    image = np.arange(3 * 40 * 50).reshape(3, 40, 50)
+    episodes = (_episode(3, observation=image), _episode(0, observation=image[:0]), _episode(3, observation=image + 7))
+    mapped = _nested(*episodes).map(lambda episode: {"steps": episode["steps"].map(_same, num_parallel_calls=2)})
+    filtered = _nested(*episodes).map(lambda episode: {"steps": episode["steps"].filter(lambda _: True)})
+    for dataset in mapped, filtered:
+        found = [frames["next_observation"] for frames in load_rlds(dataset, layout="transition")]
+        np.testing.assert_array_equal(found, [image[1:], image[1:] + 7])
+
+
+def test_endless_steps_are_refused():
+    dataset = _nested(_episode(3)).map(lambda episode: {"steps": episode["steps"].repeat()})
+    with pytest.raises(tf.errors.InvalidArgumentError, match="an episode has infinitely many steps"):
+        list(load_rlds(dataset, layout="transition"))
 
 
 @pytest.mark.parametrize("make", [_stacked, _nested])
