@@ -1,0 +1,367 @@
+"""The in-process uniform buffer against a naive list of episodes, over random histories (hypothesis).
+
+The model keeps every frame ever written in plain Python lists and derives each answer from
+them anew. Sizes are small, so that seams, cuts and evictions come up in nearly every example.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from replayfeed.buffers import EmptyBufferError, TFUniformReplayBuffer, Window
+
+FIRST, MID, LAST = 0, 1, 2
+
+
+class Step(NamedTuple):
+    """A namedtuple whose `step_type` tells the ends, as TF-Agents' Trajectory does."""
+
+    step_type: Any
+    value: Any
+    extra: Any
+
+
+VALUE = tf.TensorSpec([], tf.int64)
+EXTRA = (tf.TensorSpec([2], tf.float32), tf.TensorSpec([], tf.bool))
+SPECS = {
+    "plain": {"value": VALUE, "extra": EXTRA},
+    "is_last": {"value": VALUE, "extra": EXTRA, "is_last": tf.TensorSpec([], tf.bool)},
+    "step_type": Step(tf.TensorSpec([], tf.int32), VALUE, EXTRA),
+}
+
+
+@dataclasses.dataclass
+class Frame:
+    """A frame as the model knows it; `begins` an episode, `final`: only a final observation."""
+
+    id: int
+    value: int
+    begins: bool
+    final: bool
+    sampled: bool = False
+
+
+class Model:
+    """`num_streams` lists of frames, of which the last `max_length` are held."""
+
+    def __init__(self, num_streams: int, max_length: int) -> None:
+        self.num_streams = num_streams
+        self.max_length = max_length
+        self.next_id = 0
+        self.clear()
+
+    def clear(self) -> None:
+        self.streams: list[list[Frame]] = [[] for _ in range(self.num_streams)]
+        self.gone: list[Frame] = []
+        self.next_begins = [True] * self.num_streams
+        self.added = self.sampled = 0
+
+    def end_stream(self, stream: int | None) -> None:
+        for b in range(self.num_streams) if stream is None else [stream]:
+            self.next_begins[b] = True
+
+    def add(self, values: Any, begins: Any, ends: Any, final: Any) -> list[int]:
+        """One frame a stream; returns their ids."""
+        ids = []
+        for b, stream in enumerate(self.streams):
+            stream.append(Frame(self.next_id, int(values[b]), self.next_begins[b] or bool(begins[b]), bool(final[b])))
+            self.next_begins[b] = bool(ends[b])
+            ids.append(self.next_id)
+            self.next_id += 1
+            self.added += 1
+            if len(stream) > self.max_length:
+                self.gone.append(stream.pop(0))
+        return ids
+
+    def episodes(self) -> list[list[Frame]]:
+        """What is held of each episode, stream after stream."""
+        episodes: list[list[Frame]] = []
+        for stream in self.streams:
+            for index, frame in enumerate(stream):
+                if frame.begins or index == 0:
+                    episodes.append([])
+                episodes[-1].append(frame)
+        return episodes
+
+    def windows(self, num_steps: int, shift: int = 1, *, keep_short: bool = False) -> list[list[int]]:
+        """Values of the windows of an ordered pass; the default is every eligible start once."""
+        windows = []
+        for episode in self.episodes():
+            for start in range(0, len(episode), shift):
+                window = episode[start : start + num_steps]
+                if not window[0].final and (keep_short or len(window) == num_steps):
+                    windows.append([frame.value for frame in window])
+        return windows
+
+    def joined_windows(self, num_steps: int) -> list[list[int]]:
+        """The same where boundaries are ignored."""
+        return [
+            [frame.value for frame in stream[start : start + num_steps]]
+            for stream in self.streams
+            for start in range(len(stream) - num_steps + 1)
+        ]
+
+    def held(self) -> list[Frame]:
+        return [frame for stream in self.streams for frame in stream]
+
+    def mark_sampled(self, ids: Any, num: int) -> None:
+        self.sampled += num
+        by_id = {frame.id: frame for frame in self.held()}
+        for each in np.asarray(ids).reshape(-1).tolist():
+            by_id[each].sampled = True
+
+
+class Pair:
+    """The buffer and its model, driven by the same operations."""
+
+    def __init__(self, kind: str, num_streams: int, max_length: int, seed: int) -> None:
+        self.kind = kind
+        self.model = Model(num_streams, max_length)
+        self.buffer = TFUniformReplayBuffer(SPECS[kind], num_streams, max_length, seed=seed)
+        self.next_value = 0
+
+    def items(self, values: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> Any:
+        """Leaves `[B, T, ...]`, with which all fields follow from the value."""
+        extra = (np.stack([values, -values], -1).astype(np.float32), values % 3 == 0)
+        if self.kind == "plain":
+            return {"value": values, "extra": extra}
+        if self.kind == "is_last":
+            return {"value": values, "extra": extra, "is_last": ends}
+        step_type = np.where(ends, LAST, np.where(begins, FIRST, MID)).astype(np.int32)
+        return Step(step_type, values, extra)
+
+    def add(self, begins: np.ndarray, ends: np.ndarray, *, as_sequence: bool) -> None:
+        """Writes `[B, T]` frames with these marks into both."""
+        num_steps = begins.shape[1]
+        values = self.next_value + np.arange(begins.size).reshape(begins.shape)
+        self.next_value += begins.size
+        begins = begins & ~ends if self.kind == "step_type" else np.zeros_like(begins)
+        items = self.items(values, begins, ends)
+        arguments = {"end_of_episode": ends} if self.kind == "plain" else {}
+        final = ends if self.kind != "plain" else np.zeros_like(ends)
+        expected = [self.model.add(values[:, t], begins[:, t], ends[:, t], final[:, t]) for t in range(num_steps)]
+        expected_ids = np.array(expected, np.int64).reshape(num_steps, self.model.num_streams).T
+        if as_sequence:
+            ids = self.buffer.add_sequence(items, **arguments)
+        else:
+            steps = [
+                self.buffer.add_batch(
+                    tf.nest.map_structure(lambda leaf, t=t: leaf[:, t], items),
+                    **{name: flags[:, t] for name, flags in arguments.items()},
+                )
+                for t in range(num_steps)
+            ]
+            ids = np.stack(steps, 1) if steps else np.zeros((self.model.num_streams, 0), np.int64)
+        np.testing.assert_array_equal(ids, expected_ids)
+
+    def value(self, items: Any) -> np.ndarray:
+        """The values of a sample's items; checks that all fields belong to them."""
+        values, extra = (items.value, items.extra) if self.kind == "step_type" else (items["value"], items["extra"])
+        values = np.asarray(values)
+        np.testing.assert_array_equal(extra[0], np.stack([values, -values], -1))
+        np.testing.assert_array_equal(extra[1], values % 3 == 0)
+        return values
+
+    def sample_window(self, num_steps: int | None, boundaries: str = "exclude") -> None:
+        """What a sample delivers is eligible, its chance and ids are right; nothing eligible is an error."""
+        length = num_steps or 1
+        eligible = self.model.windows(length) if boundaries == "exclude" else self.model.joined_windows(length)
+        window = None if num_steps is None else Window(num_steps, boundaries)
+        if not eligible:
+            with pytest.raises(EmptyBufferError) as error:
+                self.buffer.sample(3, window=window)
+            self.check_message(str(error.value), length, boundaries)
+            event("nothing eligible")
+            return
+        items, info = self.buffer.sample(7, window=window)
+        values = self.value(items).reshape(7, length)
+        assert all(window in eligible for window in values.tolist())
+        np.testing.assert_allclose(info.probabilities, 1 / len(eligible), rtol=1e-6)
+        id_of = {frame.value: frame.id for frame in self.model.held()}
+        np.testing.assert_array_equal(np.asarray(info.ids).reshape(7, length), np.vectorize(id_of.get)(values))
+        np.testing.assert_array_equal(info.keys, np.asarray(info.ids).reshape(7, length)[:, 0])
+        self.model.mark_sampled(info.ids, 7)
+
+    def check_message(self, message: str, num_steps: int, boundaries: str) -> None:
+        frames = len(self.model.held())
+        if not frames:
+            assert "is empty" in message
+        elif boundaries == "ignore":
+            assert f"no window of {num_steps} frames: {len(self.model.streams[0])} frames in each stream" in message
+        else:
+            episodes = self.model.episodes()
+            longest = max(map(len, episodes))
+            assert f"no window of {num_steps} frames: {len(episodes)} episodes, longest {longest}" in message
+
+    def check_all(self) -> None:
+        """Everything that is cheap to compare."""
+        model, buffer = self.model, self.buffer
+        held = [[frame.value for frame in stream] for stream in model.streams]
+        np.testing.assert_array_equal(self.value(buffer.gather_all()), np.array(held).reshape(model.num_streams, -1))
+        assert len(buffer) == int(buffer.num_frames()) == len(model.held())
+        stats = buffer.stats()
+        assert stats.frames == len(model.held())
+        assert stats.added == model.added
+        assert stats.sampled == model.sampled
+        assert stats.evicted == len(model.gone)
+        assert stats.evicted_unsampled == sum(not frame.sampled for frame in model.gone)
+        assert stats.episodes == len(model.episodes())
+        assert stats.fill_share == len(model.held()) / (model.num_streams * model.max_length)
+        assert stats.replay_ratio == (model.sampled / model.added if model.added else None)
+
+    def check_get(self, num_steps: int) -> None:
+        """Every id held gives its frame, and its window where the episode is long enough; all others are refused."""
+        held = self.model.held()
+        ids = np.array([frame.id for frame in held], np.int64)
+        before = ids.copy()
+        assert self.value(self.buffer.get(ids)).tolist() == [frame.value for frame in held]
+        np.testing.assert_array_equal(ids, before)  # FR-070
+        for gone in [frame.id for frame in self.model.gone[-2:]] + [self.model.next_id, -1]:
+            with pytest.raises(ValueError, match=f"id {gone} is not held"):
+                self.buffer.get([gone])
+        if num_steps > self.model.max_length:
+            return
+        windows = {window[0]: window for window in self.model.windows(num_steps)}
+        finals = {frame.value for frame in held if frame.final}
+        for frame in held:
+            if frame.value in windows:
+                assert self.value(self.buffer.get([frame.id], num_steps)).tolist() == [windows[frame.value]]
+            elif not (num_steps == 1 and frame.value in finals):
+                with pytest.raises(ValueError, match=f"no window of {num_steps} frames starts at id {frame.id}"):
+                    self.buffer.get([frame.id], num_steps)
+
+    def build_passes(self, num_steps: int) -> list[tf.data.Dataset]:
+        """An ordered pass over all eligible starts, one that steps by `shift`, and a shuffled one; all live."""
+        return [
+            self.buffer.as_dataset(window=Window(num_steps), single_deterministic_pass=True),
+            self.buffer.as_dataset(None, num_steps, single_deterministic_pass=True),
+            self.buffer.as_dataset(None, num_steps, epochs=1),
+        ]
+
+    def check_passes(self, passes: list[tf.data.Dataset], num_steps: int, shift: int) -> None:
+        eligible = self.model.windows(num_steps)
+        self.check_pass(passes[0], eligible)
+        self.check_pass(passes[1], self.model.windows(num_steps, shift, keep_short=True))
+        if not eligible:
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                next(iter(passes[2]))
+            return
+        got = [(self.value(items).tolist(), info) for items, info in passes[2]]
+        assert sorted(window for window, _ in got) == sorted(eligible)
+        np.testing.assert_allclose([info.probabilities for _, info in got], 1 / len(eligible), rtol=1e-6)
+        for _, info in got:
+            self.model.mark_sampled(info.ids, 1)
+
+    def check_pass(self, dataset: tf.data.Dataset, expected: list[list[int]]) -> None:
+        if not expected:
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                next(iter(dataset))
+            return
+        id_of = {frame.value: frame.id for frame in self.model.held()}
+        elements = list(dataset)
+        assert [self.value(items).tolist() for items, _ in elements] == expected
+        assert [info.ids.numpy().tolist() for _, info in elements] == [[id_of[v] for v in w] for w in expected]
+        assert all(float(info.probabilities) == 1.0 for _, info in elements)
+        for window, (_, info) in zip(expected, elements, strict=True):
+            self.model.mark_sampled(info.ids, 1)
+            assert info.mask.numpy().tolist() == [True] * len(window)
+
+
+@st.composite
+def operations(draw: st.DrawFn, num_streams: int, max_length: int) -> list[tuple[Any, ...]]:
+    """Histories: mostly adds, now and then a clear, the end of a stream or a sample."""
+    mean_length = draw(st.sampled_from([1, 2, 4, 9]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**16)))
+    kinds = draw(st.lists(st.sampled_from(["batch", "sequence", "sequence", "sample", "end", "clear"]), max_size=9))
+    result: list[tuple[Any, ...]] = []
+    for kind in kinds:
+        if kind in ("batch", "sequence"):
+            num_steps = draw(st.integers(0, 2 * max_length + 2) if kind == "sequence" else st.integers(1, 4))
+            begins = rng.random((num_streams, num_steps)) < 0.1
+            ends = rng.random((num_streams, num_steps)) < 1 / mean_length
+            result.append((kind, begins, ends))
+        elif kind == "end":
+            result.append((kind, draw(st.none() | st.integers(0, num_streams - 1))))
+        elif kind == "sample":
+            boundaries = draw(st.sampled_from(["exclude", "exclude", "ignore"]))
+            num_steps = draw(st.none() | st.integers(1, max_length))
+            result.append((kind, num_steps, "exclude" if num_steps is None else boundaries))
+        elif not draw(st.integers(0, 2)):
+            result.append((kind,))
+    return result
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[Pair, list[tuple[Any, ...]]]:
+    num_streams, max_length = draw(st.integers(1, 3)), draw(st.integers(1, 8))
+    pair = Pair(draw(st.sampled_from(sorted(SPECS))), num_streams, max_length, draw(st.integers(0, 99)))
+    return pair, draw(operations(num_streams, max_length))
+
+
+def run(pair: Pair, steps: list[tuple[Any, ...]]) -> None:
+    for kind, *arguments in steps:
+        if kind == "batch":
+            pair.add(*arguments, as_sequence=False)
+        elif kind == "sequence":
+            pair.add(*arguments, as_sequence=True)
+        elif kind == "end":
+            pair.buffer.end_stream(*arguments)
+            pair.model.end_stream(*arguments)
+        elif kind == "sample":
+            pair.sample_window(*arguments)
+        else:
+            pair.buffer.clear()
+            pair.model.clear()
+
+
+@settings(max_examples=200)
+@given(histories())
+def test_a_random_history_leaves_what_the_model_holds(history):
+    pair, steps = history
+    # These kinds are counted from now on, while the ring changes; others only when they are first drawn.
+    for num_steps in (1, 2, 3):
+        if num_steps <= pair.model.max_length:
+            pair.sample_window(num_steps)
+    for step in steps:
+        run(pair, [step])
+        pair.check_all()
+    for num_steps in (None, *range(1, pair.model.max_length + 1)):
+        pair.sample_window(num_steps)
+        pair.check_get(num_steps or 1)
+    pair.check_all()
+
+
+@settings(max_examples=8)
+@given(histories(), st.integers(1, 5), st.integers(1, 3))
+def test_passes_visit_what_the_model_lists(history, num_steps, shift):
+    """Building datasets takes the time, so that few are built and each is iterated after every step."""
+    pair, steps = history
+    num_steps = min(num_steps, pair.model.max_length)
+    pair.buffer = TFUniformReplayBuffer(
+        SPECS[pair.kind], pair.model.num_streams, pair.model.max_length, dataset_window_shift=shift, seed=1
+    )
+    passes = pair.build_passes(num_steps)
+    for step in steps:
+        run(pair, [step])
+        pair.check_passes(passes, num_steps, shift)
+    stats = pair.buffer.stats()
+    assert (stats.sampled, stats.skipped) == (pair.model.sampled, 0)
+
+
+def test_windows_overwritten_during_an_ordered_pass_are_skipped_and_counted(caplog):
+    buffer = TFUniformReplayBuffer(VALUE, 1, 300)
+    buffer.add_sequence(np.arange(300)[None])
+    windows = iter(buffer.as_dataset(single_deterministic_pass=True))
+    seen = [int(next(windows)[0])]
+    buffer.add_sequence(np.arange(1000, 1200)[None])
+    seen += [int(items) for items, _ in windows]
+    # What was gathered before the write comes through; of the rest, the ids below 200 are gone.
+    assert seen == [*range(len(seen) - 100), *range(200, 300)]
+    assert len(seen) < 300
+    assert buffer.stats().skipped == 300 - len(seen)
+    assert "overwritten before an ordered pass reached them" in caplog.text
