@@ -6,6 +6,7 @@ Started by `served_job.py`; not meant to be called by hand.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from replayfeed.pipelines.collect import LearnerLink, follow_learner
@@ -13,8 +14,10 @@ from replayfeed.pipelines.collect import LearnerLink, follow_learner
 from . import quiet
 
 
-def command(*, address: str, table: str, variables_table: str, num_streams: int, seed: int) -> list[str]:
-    """The arguments that start a collector."""
+def command(
+    *, address: str, table: str, variables_table: str, num_streams: int, layers: Sequence[int], seed: int
+) -> list[str]:
+    """The arguments that start a collector whose network has these hidden layers."""
     return [
         *quiet.python_command(__name__),
         f"--address={address}",
@@ -22,6 +25,8 @@ def command(*, address: str, table: str, variables_table: str, num_streams: int,
         f"--variables-table={variables_table}",
         f"--num-streams={num_streams}",
         f"--seed={seed}",
+        "--layers",
+        *map(str, layers),
     ]
 
 
@@ -32,6 +37,7 @@ def main() -> None:
     parser.add_argument("--table", required=True, help="table to write into")
     parser.add_argument("--variables-table", required=True, help="table of the policy's variables")
     parser.add_argument("--num-streams", type=int, required=True, help="environments side by side")
+    parser.add_argument("--layers", type=int, nargs="+", required=True, help="units of the network's hidden layers")
     parser.add_argument("--seed", type=int, required=True)
     arguments = parser.parse_args()
     quiet.set_up()
@@ -52,7 +58,7 @@ def _collect(link: LearnerLink, arguments: argparse.Namespace) -> None:
     from .dqn import DqnLearner, DqnSettings
     from .environments import make_environment
 
-    learner = DqnLearner(DqnSettings(), arguments.seed)
+    learner = DqnLearner(DqnSettings(layers=tuple(arguments.layers)), arguments.seed)
     container = ReverbVariableContainer(arguments.address, [arguments.variables_table])
     steps = EnvironmentSteps()
     with ReverbReplayBuffer(

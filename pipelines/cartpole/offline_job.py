@@ -111,24 +111,22 @@ def _clone(name: str, buffer: ReplayBuffer, episodes: Any, settings: CloningSett
 
     player = Player(agent.policy, EVALUATION_EPISODES, seed + 1)
     experience = iter(buffer.as_dataset(sample_batch_size=settings.sample_batch_size))
-    mean_return = player.mean_return()
-    curve = [CurvePoint(0, mean_return)]
+    curve = [CurvePoint(0, player.mean_return())]
     training = Stopwatch()
     with tqdm(desc=name, unit=" updates", mininterval=0.5) as bar:
-        while int(updates) < settings.max_updates and mean_return < settings.bar:
+        while int(updates) < settings.max_updates and (len(curve) == 1 or curve[-1].mean_return < settings.bar):
             with training:
                 train(experience)
-            mean_return = player.mean_return()
-            curve.append(CurvePoint(int(updates), mean_return))
+            curve.append(CurvePoint(int(updates), player.mean_return()))
             monitor.look()
             bar.update(int(updates) - bar.n)
-            bar.set_postfix_str(f"return {mean_return:.0f}, bar {settings.bar:.0f}")
+            bar.set_postfix_str(f"return {curve[-1].mean_return:.0f}, bar {settings.bar:.0f}")
     monitor.look_now()
     return PartResult(
         name=name,
         steps=loaded.frames,
         updates=int(updates),
-        mean_return=mean_return,
+        mean_return=curve[-1].mean_return,
         bar=settings.bar,
         samples_per_insert=monitor.points[-1].samples_per_insert,
         adds_per_second=loaded.frames / loaded.seconds,

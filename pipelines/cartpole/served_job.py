@@ -41,6 +41,7 @@ def run(settings: DqnSettings, seed: int) -> PartResult:
                 table=_TABLE,
                 variables_table=_VARIABLES,
                 num_streams=settings.num_streams // _NUM_COLLECTORS,
+                layers=settings.layers,
                 seed=seed + 10 * (index + 1),
             )
             for index in range(_NUM_COLLECTORS)
