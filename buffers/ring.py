@@ -88,7 +88,8 @@ class FrameRing:
         shape = (self.batch_size, num_steps)
         time = np.arange(num_steps)
         if marks.begins is None and marks.ends is None:
-            return 2 * (self._open_steps[:, None] + time), self._open_steps + num_steps
+            steps = self._open_steps[:, None] + time
+            return steps + steps, self._open_steps + num_steps
         began = np.zeros(shape, bool) if marks.begins is None else marks.begins.reshape(shape).copy()
         ends = None if marks.ends is None else marks.ends.reshape(shape)
         if ends is not None:
@@ -109,7 +110,7 @@ class FrameRing:
         steps = self._open_steps
         if marks.begins is not None:
             steps = np.where(marks.begins, 0, steps)
-        words = 2 * steps
+        words = steps + steps
         open_steps = steps + 1
         if marks.ends is not None:
             open_steps[marks.ends] = 0
@@ -131,7 +132,7 @@ class FrameRing:
         row = first % self.capacity
         self.words[row : row + num] = words
         if open_steps is not None:
-            self._open_steps[:] = open_steps
+            self._open_steps = open_steps
         return slice(row, row + num)
 
     def publish(self) -> None:
@@ -150,13 +151,15 @@ class FrameRing:
 
     def end_stream(self, b: int | None) -> None:
         """Stream `b`'s next frame (None: every stream's) begins an episode."""
-        self._open_steps[slice(None) if b is None else b] = 0
+        open_steps = self._open_steps.copy()
+        open_steps[slice(None) if b is None else b] = 0
+        self._open_steps = open_steps
 
     def clear(self) -> None:
         """Holds nothing; ids go on, so that a key from before never means a frame from after."""
         self.floor = self.published
         self.cursors[FLOOR] = self.floor
-        self._open_steps[:] = 0
+        self._open_steps = np.zeros(self.batch_size, np.int64)
         for count in self._counts.values():
             count.memory[0] = 0
 

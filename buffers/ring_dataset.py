@@ -1,9 +1,11 @@
 """Endless random draws from a ring, as a `tf.data.Dataset`.
 
 Look-ahead: with `sample_batch_size` one call of the graph draws `DRAWS_PER_CALL` batches, so
-that TensorFlow's cost a call is shared among them; tf.data itself prefetches a little. A
-batch may therefore have been drawn up to about 2 x `DRAWS_PER_CALL` batches before it is
-delivered. Without `sample_batch_size` each element is a draw of its own.
+that TensorFlow's cost a call is shared among them, and `PREFETCHED` batches are made while the
+last one is used. A batch was drawn at most 8 batches before it is delivered, and with
+`num_parallel_calls` n at most `DRAWS_PER_CALL` * n more. tf.data's own prefetch, which it would
+put at the end and let grow, is kept out by ours. Without `sample_batch_size` each element is
+drawn when it is asked for.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from .nests import Nest
 from .ring_sampler import RingSampler
 
 DRAWS_PER_CALL = 4
+PREFETCHED = 2
 
 Pack = Callable[[Sequence[tf.Tensor]], Nest]
 
@@ -57,7 +60,11 @@ def random_dataset(
         return tf.nest.map_structure(lambda leaf: tf.reshape(leaf, [num_calls, batch, *leaf.shape[1:]]), (items, info))
 
     dataset = seeds.map(draw, num_parallel_calls, deterministic=in_order(num_parallel_calls))
-    return with_live_options(dataset.unbatch() if sample_batch_size else dataset)
+    if sample_batch_size:
+        return with_live_options(dataset.unbatch().prefetch(PREFETCHED))
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    return with_live_options(dataset.with_options(options))
 
 
 def in_order(num_parallel_calls: int | None) -> bool | None:

@@ -136,10 +136,11 @@ class RingSampler:
     def gather_in_graph(self, starts: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         """`gather` as graph ops."""
         with tf.xla.experimental.jit_scope(compile_ops=False):
-            leaves = self._gather_graph(starts)
-            with tf.control_dependencies(leaves):
+            records = self._gather_records(starts)
+            with tf.control_dependencies(records):
                 reserved, floor = self._read_bounds()
-            return leaves, (starts >= reserved - self._ring.capacity) & (starts >= floor)
+            held = (starts >= reserved - self._ring.capacity) & (starts >= floor)
+            return self._storage.split_records_in_graph(records), held
 
     # NumPy
 
@@ -149,8 +150,10 @@ class RingSampler:
             return rng.integers(low - self._reach, published - self._reach, num), num_eligible
         if num_eligible < _LIST_BELOW * num:
             ends = self._ending(np.arange(low, published))
-            if not len(ends):
-                raise self._explain_nothing(self._window)
+            while not len(ends):
+                # Some window is eligible: a writer moved it on while the words were read.
+                low, published, num_eligible = self._bounds()
+                ends = self._ending(np.arange(low, published))
             return ends[rng.integers(0, len(ends), num)] - self._reach, num_eligible
         found: list[Array] = []
         missing = num
@@ -193,27 +196,30 @@ class RingSampler:
 
     def _draw_in_graph(self, num: int, seed: tf.Tensor) -> GraphDraw:
         starts, num_eligible = self._draw_starts_in_graph(num, seed)
-        leaves = self._gather_graph(starts)
-        with tf.control_dependencies(leaves):
-            stale = starts < self._read_bounds()[0] - self._ring.capacity
+        records = self._gather_records(starts)
+        stale = self._stale_in_graph(starts, records)
 
         def again(
-            round_number: tf.Tensor, stale: tf.Tensor, starts: tf.Tensor, leaves: Sequence[tf.Tensor]
+            round_number: tf.Tensor, stale: tf.Tensor, starts: tf.Tensor, records: Sequence[tf.Tensor]
         ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Sequence[tf.Tensor]]:
             fresh_starts, _ = self._draw_starts_in_graph(num, seed + tf.stack([round_number, 0]))
-            fresh = self._gather_graph(fresh_starts)
-            with tf.control_dependencies(fresh):
-                fresh_stale = fresh_starts < self._read_bounds()[0] - self._ring.capacity
-            merged = tuple(_where_rows(stale, new, old) for new, old in zip(fresh, leaves, strict=True))
+            fresh = self._gather_records(fresh_starts)
+            fresh_stale = self._stale_in_graph(fresh_starts, fresh)
+            merged = tuple(_where_rows(stale, new, old) for new, old in zip(fresh, records, strict=True))
             starts = tf.where(stale, fresh_starts, starts)
             return round_number + _ROUND_SEED, stale & fresh_stale, starts, merged
 
-        _, _, starts, leaves = tf.while_loop(
-            lambda round_number, stale, starts, leaves: tf.reduce_any(stale),
+        _, _, starts, records = tf.while_loop(
+            lambda round_number, stale, starts, records: tf.reduce_any(stale),
             again,
-            (tf.constant(_ROUND_SEED, tf.int64), stale, starts, tuple(leaves)),
+            (tf.constant(_ROUND_SEED, tf.int64), stale, starts, tuple(records)),
         )
-        return GraphDraw(starts, list(leaves), num_eligible)
+        return GraphDraw(starts, self._storage.split_records_in_graph(records), num_eligible)
+
+    def _stale_in_graph(self, starts: tf.Tensor, records: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Which of the windows at `starts` a writer may have touched by the time that `records` were read."""
+        with tf.control_dependencies(records):
+            return starts < self._read_bounds()[0] - self._ring.capacity
 
     def _draw_starts_in_graph(self, num: int, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         low, published, num_eligible = self._bounds_in_graph()
@@ -261,17 +267,26 @@ class RingSampler:
         return found[:num]
 
     def _list_ends_in_graph(self, num: int, seed: tf.Tensor, low: tf.Tensor, published: tf.Tensor) -> tf.Tensor:
-        candidates = tf.range(low, published)
-        words = tf.gather(self._ring.words_tensor, candidates % self._ring.capacity)
-        ends = tf.boolean_mask(candidates, _ends_window_in_graph(words, self._window))
-        num_ends = tf.shape(ends, tf.int64)[0]
-        with tf.control_dependencies([tf.cond(num_ends < 1, self._raise_in_graph, lambda: tf.constant(False))]):
-            chosen = tf.random.stateless_uniform([num], seed, tf.constant(0, tf.int64), num_ends, tf.int64)
+        def list_ends(low: tf.Tensor, published: tf.Tensor) -> tf.Tensor:
+            candidates = tf.range(low, published)
+            words = tf.gather(self._ring.words_tensor, candidates % self._ring.capacity)
+            return tf.boolean_mask(candidates, _ends_window_in_graph(words, self._window))
+
+        # Some window is eligible: an empty list means that a writer moved it on while the words were read.
+        ends = tf.while_loop(
+            lambda ends: tf.shape(ends)[0] < 1,
+            lambda ends: [list_ends(*self._bounds_in_graph()[:2])],
+            [list_ends(low, published)],
+            shape_invariants=[tf.TensorShape([None])],
+        )[0]
+        chosen = tf.random.stateless_uniform(
+            [num], seed, tf.constant(0, tf.int64), tf.shape(ends, tf.int64)[0], tf.int64
+        )
         return tf.gather(ends, chosen)
 
-    def _gather_graph(self, starts: tf.Tensor) -> list[tf.Tensor]:
+    def _gather_records(self, starts: tf.Tensor) -> list[tf.Tensor]:
         ids = starts[:, None] + self.offsets if self._stacked else starts
-        return self._storage.gather_in_graph(ids % self._ring.capacity)
+        return self._storage.gather_records_in_graph(ids % self._ring.capacity)
 
     def _read_bounds(self) -> tuple[tf.Tensor, tf.Tensor]:
         """`reserved` and `floor`; a gather, because an alias would be read at some later time."""

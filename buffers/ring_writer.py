@@ -109,7 +109,7 @@ class RingWriter:
                 self._storage.write_sequence(rows, [leaf[:, done : done + num] for leaf in leaves], streams)
                 ring.publish()
                 done += num
-        return first + np.arange(num_steps) * streams + np.arange(streams)[:, None]
+        return np.arange(first, first + num_steps * streams).reshape(num_steps, streams).T
 
     def _claim(self, words: Array, open_steps: Array | None) -> slice:
         num_over = self._ring.num_frames + len(words) - self._ring.capacity

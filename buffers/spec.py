@@ -146,17 +146,9 @@ class ItemChecker:
         num_steps: int | None = None
         for index, (dtype, shape) in enumerate(self._expected):
             leaf = leaves[index]
-            if (
-                num_steps is None
-                or type(leaf) is not np.ndarray
-                or leaf.dtype != dtype
-                or leaf.shape
-                != (
-                    shape[0],
-                    num_steps,
-                    *shape[1:],
-                )
-            ):
+            is_right = type(leaf) is np.ndarray and leaf.dtype == dtype and leaf.ndim > len(shape)
+            is_right = is_right and leaf.shape[:1] + leaf.shape[2:] == shape
+            if not is_right or leaf.shape[1] != (leaf.shape[1] if num_steps is None else num_steps):
                 leaf = leaves[index] = self._convert(leaf, index, (self._batch_size, num_steps))
             num_steps = leaf.shape[1]
         assert num_steps is not None  # a DataSpec has at least one field

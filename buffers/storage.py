@@ -92,20 +92,21 @@ class FrameStorage:
             tensors[index] = _restore_dtype(tensors[index], self._fields[index].dtype)
         return tensors
 
-    def gather_in_graph(self, rows: tf.Tensor) -> list[tf.Tensor]:
-        """The same in a graph: `rows` int64 of static rank, leaves `[*rows.shape, ...]`."""
-        outer = rows.shape.as_list()
+    def gather_records_in_graph(self, rows: tf.Tensor) -> list[tf.Tensor]:
+        """Copies of these rows in a graph, one `[*rows.shape, width]` for each array of the storage."""
+        return [tf.gather(group.tensor, rows) for group in self._groups]
+
+    def split_records_in_graph(self, records: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The leaves `[*rows.shape, ...]` in what `gather_records_in_graph` returned."""
         leaves: list[Any] = [None] * len(self._fields)
-        for group in self._groups:
-            records = tf.gather(group.tensor, rows)
-            parts = [records] if len(group.fields) == 1 else tf.split(records, group.widths, axis=-1)
-            for index, part in zip(group.fields, parts, strict=True):
+        for group, record in zip(self._groups, records, strict=True):
+            outer = record.shape.as_list()[:-1]
+            parts = [record] if len(group.fields) == 1 else tf.split(record, group.widths, axis=-1)
+            for index, width, part in zip(group.fields, group.widths, parts, strict=True):
                 field = self._fields[index]
-                if field.shape != (group.widths[group.fields.index(index)],):
-                    part = tf.reshape(part, tf.concat([tf.shape(rows), field.shape], 0))
-                part = _restore_dtype(part, field.dtype)
-                part.set_shape([*outer, *field.shape])
-                leaves[index] = part
+                if field.shape != (width,):
+                    part = tf.reshape(part, _shape_in_graph(record, [*outer, *field.shape]))
+                leaves[index] = _restore_dtype(part, field.dtype)
         return leaves
 
     def release(self) -> None:
@@ -146,6 +147,13 @@ class FrameStorage:
                 )
                 start += width
         return views
+
+
+def _shape_in_graph(record: tf.Tensor, shape: list[int | None]) -> Any:
+    """`shape`, with the first axis read from `record` where it is only known when the graph runs."""
+    if None not in shape:
+        return shape
+    return tf.concat([tf.shape(record)[:1], shape[1:]], 0)
 
 
 def _restore_dtype(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:

@@ -49,7 +49,9 @@ class Usage:
 
     def count_overwritten(self, rows: slice, num_held: int) -> None:
         """Called before these rows are written anew; the first `num_held` of them hold frames."""
-        if num_held:
+        if num_held == 1:
+            self.evicted_unsampled += 1 - int(self._marks[rows.start])
+        elif num_held:
             self.evicted_unsampled += num_held - int(np.count_nonzero(self._marks[rows][:num_held]))
         self._marks[rows] = 0
 
