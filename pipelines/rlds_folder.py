@@ -83,7 +83,8 @@ def _tfrecord_reader(tfds: Any, builder: Any, split: str, loaded: Mapping[str, A
 
 def _array_record_reader(tfds: Any, builder: Any, split: str, loaded: Mapping[str, Any]) -> _Reader:
     """TFDS reads array_record files only as a sequence of episodes, not as a tf.data.Dataset."""
-    episodes = builder.as_data_source(split, decoders=_skip_all(tfds, builder.info.features))
+    # Only steps: without TensorFlow TFDS cannot skip the decoding of sequences.
+    episodes = builder.as_data_source(split, decoders={STEPS: tfds.decode.SkipDecoding()})
 
     def read() -> Iterator[RawEpisode]:
         for index, episode in enumerate(episodes):

@@ -99,8 +99,8 @@ def test_loading_filling_and_gathering_equals_a_plain_reading(drawn):
     assert buffer.stats().episodes == report.episodes
 
 
-def test_windows_of_transitions_never_join_episodes(make_buffer, shared_data):
-    episodes = load_rlds(shared_data / "cartpole", layout="transition")
+def _check_windows_of_two(make_buffer, folder):
+    episodes = load_rlds(folder, layout="transition")
     with make_buffer(episodes.element_spec) as buffer:
         fill(buffer, episodes, progress=False)
         windows = _windows(buffer)
@@ -109,6 +109,14 @@ def test_windows_of_transitions_never_join_episodes(make_buffer, shared_data):
         assert len(windows) == sum(len(frames["reward"]) - 1 for frames in episodes)
         items, _ = buffer.sample(500, num_steps=2)
         np.testing.assert_array_equal(items["next_observation"][:, 0], items["observation"][:, 1])
+
+
+def test_windows_of_transitions_never_join_episodes(make_buffer, cartpole_folder):
+    _check_windows_of_two(make_buffer, cartpole_folder)
+
+
+def test_windows_of_transitions_never_join_episodes_of_the_shared_cartpole(make_buffer, shared_data):
+    _check_windows_of_two(make_buffer, shared_data / "cartpole")
 
 
 def test_windows_of_trajectories_never_join_episodes(make_buffer):
@@ -213,6 +221,28 @@ def test_a_bad_episode_leaves_the_ones_before_it_and_no_part_of_itself():
     with pytest.raises(ValueError, match="episode 0: is_terminal is set at step 1 of 4"):
         fill(buffer, episodes, progress=False)
     assert len(buffer) == 0
+
+
+def test_an_episode_that_is_broken_off_is_not_joined_to_what_comes_later(monkeypatch):
+    episodes = load_rlds(_dataset(5_001), layout="transition")
+    buffer = _uniform(episodes.element_spec)
+    write, written = buffer.add_sequence, []
+
+    def interrupted(items, *, end_of_episode=None):
+        written.append(len(items["action"][0]))
+        if sum(written) == 5_000:
+            raise KeyboardInterrupt
+        return write(items, end_of_episode=end_of_episode)
+
+    monkeypatch.setattr(buffer, "add_sequence", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fill(buffer, episodes, progress=False)
+    assert 0 < len(buffer) < 5_000
+    frame = tf.nest.map_structure(lambda spec: np.full([1], 77).astype(spec.dtype.as_numpy_dtype), buffer.data_spec)
+    num_windows = len(buffer) - 1
+    buffer.add_batch(frame)
+    batches = buffer.as_dataset(1000, window=Window(2), single_deterministic_pass=True)
+    assert sum(len(items["action"]) for items, _ in batches) == num_windows
 
 
 def test_a_buffer_of_several_streams_is_refused_with_the_way_out(make_buffer):

@@ -496,6 +496,64 @@ def test_encoded_features_are_decoded(record, tmp_path):
     assert str(episodes.report.dropped[0]) == "1 without a step (episode 1)"
 
 
+def _generated(folder, episodes, *, file_format, with_steps=True):
+    """A dataset that a TFDS builder writes; its folder."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    features = tfds.features.FeaturesDict(
+        {
+            "steps" if with_steps else "frames": tfds.features.Dataset(
+                {
+                    "observation": tfds.features.Image(shape=(3, 2, 1), encoding_format="png"),
+                    "is_first": np.bool_,
+                    "is_last": np.bool_,
+                    "is_terminal": np.bool_,
+                }
+            ),
+            "invalid": np.bool_,
+            "about": {"agent": tfds.features.Text(), "seeds": tfds.features.Sequence(np.int64)},
+        }
+    )
+
+    class Generated(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            return tfds.core.DatasetInfo(builder=self, features=features)
+
+        def _split_generators(self, dl_manager):
+            return {"train": enumerate(episodes)}
+
+        def _generate_examples(self):
+            raise NotImplementedError
+
+    builder = Generated(data_dir=str(folder), file_format=file_format)
+    builder.download_and_prepare()
+    return builder.data_dir
+
+
+@pytest.mark.parametrize("file_format", ["tfrecord", "array_record"])
+def test_folders_of_tfds_builders_with_images_metadata_and_invalid_flags(tmp_path, file_format):
+    images = np.arange(4 * 6, dtype=np.uint8).reshape(4, 3, 2, 1)
+    steps = [{"observation": images[t], "is_first": t == 0, "is_last": t == 3, "is_terminal": t == 3} for t in range(4)]
+    about = {"agent": "random", "seeds": [1, 2]}
+    episodes = [{"steps": steps, "invalid": invalid, "about": about} for invalid in (False, True)]
+    folder = _generated(tmp_path, episodes, file_format=file_format)
+    loaded = load_rlds(folder, layout="transition", on_bad_episode="skip")
+    assert len(loaded) == 2
+    (frames,) = loaded
+    np.testing.assert_array_equal(frames["observation"], images[:-1])
+    np.testing.assert_array_equal(frames["next_observation"], images[1:])
+    assert frames["discount"].tolist() == [1, 1, 0]
+    assert loaded.report.dropped[0].reason == "flagged invalid"
+
+
+def test_a_folder_without_episodes_is_refused_with_what_it_holds(tmp_path):
+    episode = {"frames": [], "invalid": False, "about": {"agent": "none", "seeds": []}}
+    folder = _generated(tmp_path, [episode], file_format="tfrecord", with_steps=False)
+    with pytest.raises(ValueError, match=r"holds no episodes: expected a feature 'steps', found \['about', 'frames'"):
+        load_rlds(folder, layout="transition")
+
+
 # The recorded datasets beside the repository
 
 _SHARED = {
