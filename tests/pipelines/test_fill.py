@@ -286,6 +286,14 @@ def test_a_casting_buffer_takes_numbers_of_another_width():
     assert buffer.gather_all()["action"].numpy().tolist() == [[1000, 1001]]
 
 
+def test_a_value_that_does_not_survive_the_cast_is_refused_with_its_whole_episode():
+    large = load_rlds(_dataset(3, action=np.array([1, 2**40, 0])), layout="transition")
+    buffer = TFUniformReplayBuffer({**large.element_spec, "action": tf.TensorSpec([], tf.int32)}, 1, 10, cast=True)
+    with pytest.raises(ValueError, match="field 'action': 1099511627776 does not survive in int32"):
+        fill(buffer, large, progress=False)
+    assert len(buffer) == 0
+
+
 def test_wrong_arguments_are_refused():
     episodes = load_rlds(_dataset(3), layout="transition")
     with pytest.raises(TypeError, match="buffer must be a ReplayBuffer, got list"):

@@ -196,6 +196,15 @@ def test_fr_084_episodes_without_any_is_last_end_where_the_nesting_ends(caplog):
 
 
 @pytest.mark.parametrize("on_bad_episode", ["error", "skip", "repair"])
+def test_an_episode_without_is_first_is_loaded_and_counted(on_bad_episode):
+    dataset = _stacked(_episode(3, is_first=np.zeros([3], bool)))
+    episodes = load_rlds(dataset, layout="transition", on_bad_episode=on_bad_episode)
+    assert _transitions(episodes) == [[(0, 10, 1), (1, 11, 1)]]
+    assert str(episodes.report.repaired[0]) == "1 with is_first not set on the first step (episode 0)"
+    assert episodes.report.num_repaired == 1
+
+
+@pytest.mark.parametrize("on_bad_episode", ["error", "skip", "repair"])
 @pytest.mark.parametrize("make", [_stacked, _nested])
 @pytest.mark.parametrize("layout", ["transition", "trajectory"])
 def test_t17_episodes_without_a_transition_are_dropped_and_counted(make, layout, on_bad_episode):
