@@ -54,7 +54,7 @@ def variables_table(variables: Any, name: str = "variables") -> Any:
 
 
 class CollectorProcesses:
-    """Starts collector programs and watches them; leaving the `with` block ends them.
+    """Starts collector programs and watches them; leaving the `with` block ends them, by an error at once.
 
     They run in sessions of their own, so that CTRL-C reaches the learner only, which then ends
     them in order. What they print to their error output is kept for the error message.
@@ -91,7 +91,7 @@ class CollectorProcesses:
             for index, command in enumerate(commands):
                 self._start(index, command, {**os.environ, **(environment or {})})
         except BaseException:
-            self.stop()
+            self.kill()
             raise
 
     @property
@@ -141,13 +141,34 @@ class CollectorProcesses:
             self._check_running()
 
     def stop(self) -> None:
-        """Ends the collectors and returns when they are gone. Stopping twice is fine."""
+        """Lets the collectors finish, and returns when they are gone. Stopping twice is fine."""
+        self._end(self._stop_timeout_s)
+
+    def kill(self) -> None:
+        """Ends the collectors at once, and returns when they are gone."""
+        self._end(0.0)
+
+    def __enter__(self) -> CollectorProcesses:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc_type is None:
+            self.stop()
+        else:
+            self.kill()
+
+    def _end(self, timeout_s: float) -> None:
         with self._changed:
             self._stopping = True
         for process in self._processes:
             # The end of its input is what a collector stops at.
             _close(process.stdin)
-        deadline = time.monotonic() + self._stop_timeout_s
+        deadline = time.monotonic() + timeout_s
         for process in self._processes:
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
@@ -160,17 +181,6 @@ class CollectorProcesses:
             _close(process.stdout)
             _close(process.stderr)
 
-    def __enter__(self) -> CollectorProcesses:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
-
     def _start(self, index: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
         process = subprocess.Popen(
             list(command),
@@ -178,16 +188,18 @@ class CollectorProcesses:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            errors="replace",
             env=environment,
             start_new_session=True,
         )
         self._processes.append(process)
-        for target in (self._read_reports, self._read_errors):
-            thread = threading.Thread(target=target, args=(index, process), daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        errors = threading.Thread(target=self._read_errors, args=(index, process), daemon=True)
+        reports = threading.Thread(target=self._read_reports, args=(index, process, errors), daemon=True)
+        self._threads += [errors, reports]
+        errors.start()
+        reports.start()
 
-    def _read_reports(self, index: int, process: subprocess.Popen[str]) -> None:
+    def _read_reports(self, index: int, process: subprocess.Popen[str], errors: threading.Thread) -> None:
         for line in _pipe(process.stdout):
             try:
                 num_steps = int(json.loads(line)["steps"])
@@ -200,6 +212,8 @@ class CollectorProcesses:
                 self._steps[index] = num_steps
                 self._changed.notify_all()
         process.wait()
+        # So that its last words are there when its end is told; a child of its own may hold the pipe open.
+        errors.join(timeout=5.0)
         with self._changed:
             self._ended[index] = True
             self._changed.notify_all()

@@ -20,11 +20,12 @@ from .monitor import BufferMonitor, Stopwatch
 from .report import CurvePoint, PartResult
 
 EVALUATION_EPISODES = 20
+_CONFIRMATIONS = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class DqnSettings:
-    """What was found to reach the bar with each of ten seeds.
+    """What was found to reach the bar with each of the seeds tried.
 
     Attributes:
       bar: the average return of 20 greedy episodes at which training stops.
@@ -84,6 +85,8 @@ class DqnLearner:
         self.agent.initialize()
         self._player: Player | None = None
         self._seed = seed
+        # AutoGraph finds nothing to convert in the agent, and takes ten times as long as the rest of the tracing.
+        self._update = tf.autograph.experimental.do_not_convert(self.agent.train)
         self._train = tf.function(self._train_in_graph)
 
     @property
@@ -105,15 +108,19 @@ class DqnLearner:
         self._train(experience)
 
     def mean_return(self) -> float:
-        """The average return of 20 greedy episodes; one that reaches the bar must repeat it in 20 others.
+        """The average return of 20 greedy episodes; one that reaches the bar must do so in three more rounds of 20.
 
-        A policy that is not there yet reaches the bar by luck now and then. What is returned is
-        the second average in that case.
+        A policy that is not there yet reaches the bar by luck now and then. What is returned is the
+        lowest of the averages.
         """
         if self._player is None:
             self._player = Player(self.agent.policy, EVALUATION_EPISODES, self._seed + 1)
-        result = self._player.mean_return()
-        return self._player.mean_return() if result >= self._settings.bar else result
+        lowest = self._player.mean_return()
+        for _ in range(_CONFIRMATIONS):
+            if lowest < self._settings.bar:
+                break
+            lowest = min(lowest, self._player.mean_return())
+        return lowest
 
     def get_weights(self) -> list[NDArray[Any]]:
         """A copy of the network's weights."""
@@ -127,7 +134,7 @@ class DqnLearner:
     def _train_in_graph(self, experience: Any) -> None:
         for _ in tf.range(self._settings.updates_per_round):
             items, _ = next(experience)
-            self.agent.train(items)
+            self._update(items)
 
 
 def train_to_bar(

@@ -103,11 +103,13 @@ def _clone(name: str, buffer: ReplayBuffer, episodes: Any, settings: CloningSett
     )
     agent.initialize()
 
+    update = tf.autograph.experimental.do_not_convert(agent.train)
+
     @tf.function
     def train(experience: Any) -> None:
         for _ in tf.range(settings.evaluate_every):
             items, _ = next(experience)
-            agent.train(items)
+            update(items)
 
     player = Player(agent.policy, EVALUATION_EPISODES, seed + 1)
     experience = iter(buffer.as_dataset(sample_batch_size=settings.sample_batch_size))

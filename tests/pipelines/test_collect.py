@@ -86,6 +86,15 @@ def test_stop_kills_a_collector_that_does_not_listen():
     assert _is_gone_within(pid, 0)
 
 
+def test_an_error_in_the_learner_ends_collectors_at_once():
+    deaf = "import signal\nprint('{\"steps\": 1}', flush=True)\nwhile True: signal.pause()"
+    with pytest.raises(KeyboardInterrupt), CollectorProcesses([_python(deaf)], stop_timeout_s=600.0) as collectors:
+        collectors.wait_for(1)
+        (pid,) = collectors.pids
+        raise KeyboardInterrupt
+    assert _is_gone_within(pid, 0)
+
+
 def test_what_a_collector_died_of_is_told():
     with CollectorProcesses([_python(_OBEDIENT), _python("raise OSError('no pole left')")]) as collectors:
         with pytest.raises(CollectorError, match=r"(?s)collector 1 ended with exit code 1\..*OSError: no pole left"):
