@@ -8,7 +8,7 @@ Three cursors bound what a reader may trust while a writer writes, without a loc
 
   reserved   raised before the rows are written
   published  raised after they are written
-  floor      where `clear` emptied the ring
+  floor      below it nothing is held, because of `clear` or an interrupted write
 
 A reader draws among the ids below `published`, gathers, and then reads `reserved`: what it
 gathered for an id below `reserved - capacity` may have been overwritten meanwhile, and is
@@ -69,6 +69,8 @@ class FrameRing:
         self.reserved = 0
         self.published = 0
         self.floor = 0
+        # Where the ids of the frames added since the last `clear` begin.
+        self.cleared_at = 0
         # For each stream, how many frames of its open episode were written: the next frame's k.
         self._open_steps = np.zeros(batch_size, np.int64)
         self._counts: dict[Window, EligibleCount] = {}
@@ -155,13 +157,30 @@ class FrameRing:
         open_steps[slice(None) if b is None else b] = 0
         self._open_steps = open_steps
 
+    def abandon(self) -> None:
+        """Takes back what was reserved but not published: the caller was interrupted while writing.
+
+        The frames that lay in those rows are lost, and every stream's next frame begins an episode.
+        """
+        self._raise_floor(max(self.floor, self.reserved - self.capacity))
+        self.reserved = self.published
+        self.cursors[RESERVED] = self.reserved
+        self.end_stream(None)
+        for count in self._counts.values():
+            ends = self._end_ids(count.window, self.tail, self.published)
+            count.memory[0] = self._count_ends(count.window, ends.start, ends.stop)
+
     def clear(self) -> None:
         """Holds nothing; ids go on, so that a key from before never means a frame from after."""
-        self.floor = self.published
-        self.cursors[FLOOR] = self.floor
-        self._open_steps = np.zeros(self.batch_size, np.int64)
+        self._raise_floor(self.published)
+        self.cleared_at = self.published
+        self.end_stream(None)
         for count in self._counts.values():
             count.memory[0] = 0
+
+    def _raise_floor(self, floor: int) -> None:
+        self.floor = floor
+        self.cursors[FLOOR] = floor
 
     def count_eligible(self, window: Window) -> EligibleCount:
         """The running count of windows of this kind; the first call for a kind scans the ring."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ import tensorflow as tf
 
 from .base import EmptyBufferError
 from .nests import Array
-from .ring import RESERVED, FrameRing, tail_in_graph
+from .ring import FLOOR, RESERVED, FrameRing, tail_in_graph
 from .storage import FrameStorage
 from .windows import Window, ends_window
 
@@ -127,20 +128,37 @@ class RingSampler:
     def draw_in_graph(self, num: int, seed: tf.Tensor) -> GraphDraw:
         """`draw` as graph ops; `seed` is int64 `[2]`, and equal seeds give equal draws.
 
-        XLA would merge the reads and deliver torn rows, so its clustering is kept out here;
-        an explicit `jit_compile=True` fails on the callback that raises the error.
+        XLA would merge the reads and deliver torn rows. Its clustering is kept out of each of them
+        (`_uncompiled`); an explicit `jit_compile=True` fails on the callback that raises the error.
         """
-        with tf.xla.experimental.jit_scope(compile_ops=False):
-            return self._draw_in_graph(num, seed)
+        starts, num_eligible = self._draw_starts_in_graph(num, seed)
+        records = self._gather_records(starts)
+        stale = self._stale_in_graph(starts, records)
+
+        def again(
+            round_number: tf.Tensor, stale: tf.Tensor, starts: tf.Tensor, records: Sequence[tf.Tensor]
+        ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Sequence[tf.Tensor]]:
+            fresh_starts, _ = self._draw_starts_in_graph(num, seed + tf.stack([round_number, 0]))
+            fresh = self._gather_records(fresh_starts)
+            fresh_stale = self._stale_in_graph(fresh_starts, fresh)
+            merged = tuple(_where_rows(stale, new, old) for new, old in zip(fresh, records, strict=True))
+            starts = tf.where(stale, fresh_starts, starts)
+            return round_number + _ROUND_SEED, stale & fresh_stale, starts, merged
+
+        _, _, starts, records = tf.while_loop(
+            lambda round_number, stale, starts, records: tf.reduce_any(stale),
+            again,
+            (tf.constant(_ROUND_SEED, tf.int64), stale, starts, tuple(records)),
+        )
+        return GraphDraw(starts, self._storage.split_records_in_graph(records), num_eligible)
 
     def gather_in_graph(self, starts: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         """`gather` as graph ops."""
-        with tf.xla.experimental.jit_scope(compile_ops=False):
-            records = self._gather_records(starts)
-            with tf.control_dependencies(records):
-                reserved, floor = self._read_bounds()
-            held = (starts >= reserved - self._ring.capacity) & (starts >= floor)
-            return self._storage.split_records_in_graph(records), held
+        records = self._gather_records(starts)
+        with tf.control_dependencies(records):
+            reserved, floor = self._read_bounds()
+        held = (starts >= reserved - self._ring.capacity) & (starts >= floor)
+        return self._storage.split_records_in_graph(records), held
 
     # NumPy
 
@@ -194,32 +212,11 @@ class RingSampler:
 
     # Graph
 
-    def _draw_in_graph(self, num: int, seed: tf.Tensor) -> GraphDraw:
-        starts, num_eligible = self._draw_starts_in_graph(num, seed)
-        records = self._gather_records(starts)
-        stale = self._stale_in_graph(starts, records)
-
-        def again(
-            round_number: tf.Tensor, stale: tf.Tensor, starts: tf.Tensor, records: Sequence[tf.Tensor]
-        ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Sequence[tf.Tensor]]:
-            fresh_starts, _ = self._draw_starts_in_graph(num, seed + tf.stack([round_number, 0]))
-            fresh = self._gather_records(fresh_starts)
-            fresh_stale = self._stale_in_graph(fresh_starts, fresh)
-            merged = tuple(_where_rows(stale, new, old) for new, old in zip(fresh, records, strict=True))
-            starts = tf.where(stale, fresh_starts, starts)
-            return round_number + _ROUND_SEED, stale & fresh_stale, starts, merged
-
-        _, _, starts, records = tf.while_loop(
-            lambda round_number, stale, starts, records: tf.reduce_any(stale),
-            again,
-            (tf.constant(_ROUND_SEED, tf.int64), stale, starts, tuple(records)),
-        )
-        return GraphDraw(starts, self._storage.split_records_in_graph(records), num_eligible)
-
     def _stale_in_graph(self, starts: tf.Tensor, records: Sequence[tf.Tensor]) -> tf.Tensor:
         """Which of the windows at `starts` a writer may have touched by the time that `records` were read."""
         with tf.control_dependencies(records):
-            return starts < self._read_bounds()[0] - self._ring.capacity
+            reserved, _ = self._read_bounds()
+        return starts < reserved - self._ring.capacity
 
     def _draw_starts_in_graph(self, num: int, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         low, published, num_eligible = self._bounds_in_graph()
@@ -236,9 +233,10 @@ class RingSampler:
 
     def _bounds_in_graph(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Where ends may lie, from `low` to `published`, and how many windows are eligible: at least one."""
-        tail, published = tail_in_graph(self._ring.cursors_tensor, self._ring.capacity)
-        low = tail + self._reach
-        num_eligible = published - low if self._count is None else tf.gather(self._count.tensor, 0)
+        with _uncompiled():
+            tail, published = tail_in_graph(self._ring.cursors_tensor, self._ring.capacity)
+            low = tail + self._reach
+            num_eligible = published - low if self._count is None else tf.gather(self._count.tensor, 0)
         nothing = (num_eligible <= 0) | (published <= low) | (published - tail < self._min_size)
         with tf.control_dependencies([tf.cond(nothing, self._raise_in_graph, lambda: tf.constant(False))]):
             return tf.identity(low), published, num_eligible
@@ -250,8 +248,7 @@ class RingSampler:
             share = tf.cast(num_eligible, tf.float64) / tf.cast(published - low, tf.float64)
             num_candidates = tf.cast(_OVERSAMPLING * num / share, tf.int32) + _EXTRA_DRAWS
             candidates = tf.random.stateless_uniform(tf.reshape(num_candidates, [1]), seed, low, published, tf.int64)
-            words = tf.gather(self._ring.words_tensor, candidates % self._ring.capacity)
-            return tf.boolean_mask(candidates, _ends_window_in_graph(words, self._window))
+            return tf.boolean_mask(candidates, self._ends_in_graph(candidates))
 
         def draw_more(round_number: tf.Tensor, found: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             # The bounds are read anew: a writer may have replaced all that was eligible.
@@ -269,8 +266,7 @@ class RingSampler:
     def _list_ends_in_graph(self, num: int, seed: tf.Tensor, low: tf.Tensor, published: tf.Tensor) -> tf.Tensor:
         def list_ends(low: tf.Tensor, published: tf.Tensor) -> tf.Tensor:
             candidates = tf.range(low, published)
-            words = tf.gather(self._ring.words_tensor, candidates % self._ring.capacity)
-            return tf.boolean_mask(candidates, _ends_window_in_graph(words, self._window))
+            return tf.boolean_mask(candidates, self._ends_in_graph(candidates))
 
         # Some window is eligible: an empty list means that a writer moved it on while the words were read.
         ends = tf.while_loop(
@@ -284,13 +280,23 @@ class RingSampler:
         )
         return tf.gather(ends, chosen)
 
+    def _ends_in_graph(self, ids: tf.Tensor) -> tf.Tensor:
+        """Whether a window ends at each of these ids; bool, their shape."""
+        with _uncompiled():
+            words = tf.gather(self._ring.words_tensor, ids % self._ring.capacity)
+        if self._window.num_steps == 1:
+            return tf.equal(tf.bitwise.bitwise_and(words, tf.constant(1, tf.int64)), 0)
+        return words >= 2 * (self._window.num_steps - 1)
+
     def _gather_records(self, starts: tf.Tensor) -> list[tf.Tensor]:
         ids = starts[:, None] + self.offsets if self._stacked else starts
-        return self._storage.gather_records_in_graph(ids % self._ring.capacity)
+        with _uncompiled():
+            return self._storage.gather_records_in_graph(ids % self._ring.capacity)
 
     def _read_bounds(self) -> tuple[tf.Tensor, tf.Tensor]:
         """`reserved` and `floor`; a gather, because an alias would be read at some later time."""
-        reserved, _, floor = tf.unstack(tf.gather(self._ring.cursors_tensor, [RESERVED, 1, 2]))
+        with _uncompiled():
+            reserved, floor = tf.unstack(tf.gather(self._ring.cursors_tensor, [RESERVED, FLOOR]))
         return reserved, floor
 
     def _raise_in_graph(self) -> tf.Tensor:
@@ -304,10 +310,9 @@ class RingSampler:
 _ROUND_SEED = 0x632BE59BD9B4E019
 
 
-def _ends_window_in_graph(words: tf.Tensor, window: Window) -> tf.Tensor:
-    if window.num_steps == 1:
-        return tf.equal(tf.bitwise.bitwise_and(words, tf.constant(1, tf.int64)), 0)
-    return words >= 2 * (window.num_steps - 1)
+def _uncompiled() -> AbstractContextManager[None]:
+    """Keeps XLA's clustering off the ops made in it; each body of a loop or branch is a graph that needs its own."""
+    return tf.xla.experimental.jit_scope(compile_ops=False)
 
 
 def _where_rows(condition: tf.Tensor, new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:

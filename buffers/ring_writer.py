@@ -85,8 +85,12 @@ class RingWriter:
             self._check_open()
             first = ring.published
             words, open_steps = ring.next_step_words(marks)
-            self._storage.write(self._claim(words, open_steps), leaves)
-            ring.publish()
+            try:
+                self._storage.write(self._claim(words, open_steps), leaves)
+                ring.publish()
+            except BaseException:  # Ctrl-C too: no half-written frame may ever be read
+                ring.abandon()
+                raise
         return np.arange(first, first + ring.batch_size)
 
     def _add_steps(self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any) -> Array:
@@ -105,9 +109,13 @@ class RingWriter:
                 num = ring.contiguous_steps(num_steps - done)
                 is_last = done + num == num_steps
                 chunk = words[:, done : done + num].T.reshape(-1)
-                rows = self._claim(chunk, open_steps if is_last else None)
-                self._storage.write_sequence(rows, [leaf[:, done : done + num] for leaf in leaves], streams)
-                ring.publish()
+                try:
+                    rows = self._claim(chunk, open_steps if is_last else None)
+                    self._storage.write_sequence(rows, [leaf[:, done : done + num] for leaf in leaves], streams)
+                    ring.publish()
+                except BaseException:
+                    ring.abandon()
+                    raise
                 done += num
         return np.arange(first, first + num_steps * streams).reshape(num_steps, streams).T
 

@@ -425,7 +425,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
         """Counts, shares and bytes as of now."""
         with self._lock:
             ring, usage = self._ring, self._usage
-            frames, added = ring.num_frames, ring.published - ring.floor
+            frames, added = ring.num_frames, ring.published - ring.cleared_at
             return BufferStats(
                 frames=frames,
                 capacity=ring.capacity,

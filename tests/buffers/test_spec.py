@@ -249,3 +249,37 @@ def test_stats_count_draws_in_every_path_and_evictions_of_what_was_never_drawn()
     assert (stats.added, stats.evicted, stats.evicted_unsampled) == (10, 6, 2)
     assert stats.replay_ratio == pytest.approx(11.1)
     assert (stats.bytes_held, stats.bytes_capacity, stats.episodes) == (32, 32, 1)
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_an_interrupted_write_leaves_no_half_written_frame(sequence, monkeypatch):
+    """Ctrl-C between two fields of a frame: what it may have damaged is gone, the rest is whole."""
+    spec = {"a": tf.TensorSpec([], tf.int64), "b": tf.TensorSpec([], tf.int32)}
+    buffer = TFUniformReplayBuffer(spec, batch_size=1, max_length=8, seed=0)
+
+    def frames(values):
+        return {"a": np.array([values]), "b": np.array([values], np.int32)}
+
+    buffer.add_sequence(frames(range(10)))
+    buffer.sample(1, 2)
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    name = "write_sequence" if sequence else "write"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(f"replayfeed.buffers.storage.FrameStorage.{name}", interrupted)
+        if sequence:
+            buffer.add_sequence(frames([10, 11]))
+        else:
+            buffer.add_batch({"a": np.array([10]), "b": np.array([10], np.int32)})
+    # Frames 2 to 9 were held; the row of the oldest (two of them in the sequence) may be damaged.
+    oldest = 4 if sequence else 3
+    assert buffer.gather_all()["a"].numpy().tolist() == [list(range(oldest, 10))]
+    buffer.add_sequence(frames([20, 21]))
+    items, info = buffer.sample(500, 2)
+    expected = {*range(max(oldest, 4), 9), 20}
+    assert set(items["a"].numpy()[:, 0].tolist()) == expected
+    np.testing.assert_allclose(info.probabilities, 1 / len(expected))
+    np.testing.assert_array_equal(items["a"], items["b"])
+    assert buffer.stats().added == 12
