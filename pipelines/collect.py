@@ -24,6 +24,8 @@ from typing import IO, Any
 
 import tensorflow as tf
 
+from replayfeed.buffers.reverb_import import load_reverb
+
 _STDERR_LINES = 20
 
 
@@ -40,9 +42,11 @@ def variables_table(variables: Any, name: str = "variables") -> Any:
     Args:
       variables: nest of `tf.Variable`, as it will be pushed and pulled.
       name: the table's name.
-    """
-    import reverb
 
+    Raises:
+      ImportError: reverb is absent or does not fit.
+    """
+    reverb = load_reverb()
     return reverb.Table(
         name=name,
         sampler=reverb.selectors.Uniform(),

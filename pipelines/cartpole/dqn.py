@@ -162,13 +162,13 @@ def train_to_bar(
     steps = next_evaluation = 0
     # Rates are those of the steady state: processes start and graphs are traced before it.
     steady = Stopwatch()
-    steps_before, updates_before = 0, 0
     with tqdm(desc=name, unit=" steps", mininterval=0.5) as bar:
         bar.set_postfix_str("filling the buffer")
         while steps < settings.initial_steps:
             steps = collect(steps + settings.steps_per_round)
             bar.update(steps - bar.n)
             monitor.look()
+        bar.set_postfix_str("building the training step")
         experience = iter(learner.experience(buffer))
         learner.train(experience)
         steps_before, updates_before = steps, int(learner.updates)

@@ -134,7 +134,7 @@ def picture(online: Sequence[PartResult], offline: Sequence[PartResult], recorde
             recorded, color="#009E73", linestyle=":", linewidth=1.5, label=f"recorded episodes: {recorded:.0f}"
         )
 
-    fill.set_title("Fill")
+    fill.set_title("Fill of the buffer")
     fill.set_ylabel("held / capacity, %")
     ratio.set_title("Replay ratio")
     ratio.set_ylabel("samples per insert")
