@@ -21,7 +21,6 @@ import tensorflow as tf
 from .nests import Array
 
 ALIGNMENT = 64
-_CAPTURED_AS_CONSTANT = 128
 _HUGE_PAGES_FROM = 64 * 2**20
 _WARN_SHARE = 0.2
 
@@ -42,28 +41,39 @@ def allocate(shape: Sequence[int], dtype: Any) -> Array:
     return np.frombuffer(pages, dtype, math.prod(shape)).reshape(shape)
 
 
-def allocate_shared(shape: Sequence[int], dtype: Any) -> tuple[Array, tf.Tensor]:
-    """`allocate`, and an eager tensor on the same memory, seen to be one.
+class SharedMemory:
+    """Zeros of this shape, which NumPy writes through `array` and graphs read through `in_graph`.
 
-    The tensor may have more rows than the array. TensorFlow traces a captured tensor of up to
-    128 elements as a constant: what runs is live, but shapes that depend on its values are
-    inferred from what it held at the trace (test: `test_small_shared_memory_is_no_constant`).
+    A graph gets at the memory through a `tf.experimental.Optional`, not by capturing a tensor.
+    TensorFlow traces a small captured tensor as a constant, so that shapes would be inferred from
+    what it held at the trace; and tf.data copies each captured tensor, once, when it optimises
+    a dataset (tests: `test_small_shared_memory_is_no_constant`, `test_a_dataset_takes_no_memory`).
 
     Raises:
       RuntimeError: TensorFlow made a copy, so that it would serve the empty buffer for ever.
+
+    >>> memory = SharedMemory((3,), np.int64)
+    >>> double = tf.function(lambda: 2 * memory.in_graph())
+    >>> memory.array[1] = 5
+    >>> double().numpy()
+    array([ 0, 10,  0])
     """
-    row = math.prod(shape[1:])
-    num_rows = max(shape[0], _CAPTURED_AS_CONSTANT // row + 1)
-    memory = allocate((num_rows, *shape[1:]), dtype)
-    first = (0,) * memory.ndim
-    with tf.init_scope():  # eager, whatever function is being traced
-        tensor = as_tensor(memory)
-        memory[first] = 1
-        seen = tf.gather_nd(tensor, [first]).numpy()[0]
-        memory[first] = 0
-    if seen != 1:
-        raise RuntimeError(f"TensorFlow copied {memory.shape} {memory.dtype} instead of sharing it; report this.")
-    return memory[: shape[0]], tensor
+
+    def __init__(self, shape: Sequence[int], dtype: Any) -> None:
+        self.array = allocate(shape, dtype)
+        first = (0,) * len(shape)
+        with tf.init_scope():  # eager, whatever function is being traced
+            tensor = as_tensor(self.array)
+            self.array[first] = 1
+            seen = tf.gather_nd(tensor, [first]).numpy()[0]
+            self.array[first] = 0
+            self._optional = tf.experimental.Optional.from_value(tensor)
+        if seen != 1:
+            raise RuntimeError(f"TensorFlow copied {self.array.shape} {dtype} instead of sharing it; report this.")
+
+    def in_graph(self) -> tf.Tensor:
+        """The memory itself, not a copy: only what is gathered from it may leave a graph."""
+        return self._optional.get_value()
 
 
 def aligned_empty(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype[Any]]) -> list[Array]:

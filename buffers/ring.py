@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from .episode_ends import EpisodeMarks
-from .memory import allocate_shared
+from .memory import SharedMemory
 from .nests import Array
 from .windows import Window, ends_window, window_lengths
 
@@ -34,19 +34,26 @@ RESERVED, PUBLISHED, FLOOR = 0, 1, 2
 class EligibleCount:
     """How many windows of one kind the ring holds, kept current by the writer.
 
-    Attributes:
+    Args:
       window: the kind of window.
-      memory: int64 `[1]`, which graphs read through `tensor`.
     """
 
     def __init__(self, window: Window) -> None:
         self.window = window
-        self.memory, self.tensor = allocate_shared((1,), np.int64)
+        self._memory = SharedMemory((1,), np.int64)
 
     @property
     def value(self) -> int:
         """The count as of now."""
-        return int(self.memory[0])
+        return int(self._memory.array[0])
+
+    @value.setter
+    def value(self, value: int) -> None:
+        self._memory.array[0] = value
+
+    def in_graph(self) -> tf.Tensor:
+        """`value` in a graph, int64 `[]`."""
+        return tf.gather(self._memory.in_graph(), 0)
 
 
 class FrameRing:
@@ -63,8 +70,10 @@ class FrameRing:
     def __init__(self, batch_size: int, capacity: int) -> None:
         self.batch_size = batch_size
         self.capacity = capacity
-        self.words, self.words_tensor = allocate_shared((capacity,), np.int64)
-        self.cursors, self.cursors_tensor = allocate_shared((3,), np.int64)
+        self._shared_words = SharedMemory((capacity,), np.int64)
+        self.words = self._shared_words.array
+        self._shared_cursors = SharedMemory((3,), np.int64)
+        self._cursors = self._shared_cursors.array
         # Python's own copies of the cursors: reading them costs a reader and the writer less.
         self.reserved = 0
         self.published = 0
@@ -128,9 +137,9 @@ class FrameRing:
         """
         first, num = self.published, len(words)
         for count in self._counts.values():
-            count.memory[0] += self._change_by_one(count, int(words[0])) if num == 1 else self._change(count, words)
+            count.value += self._change_by_one(count, int(words[0])) if num == 1 else self._change(count, words)
         self.reserved = first + num
-        self.cursors[RESERVED] = first + num
+        self._cursors[RESERVED] = first + num
         row = first % self.capacity
         self.words[row : row + num] = words
         if open_steps is not None:
@@ -139,7 +148,7 @@ class FrameRing:
 
     def publish(self) -> None:
         """Makes what was reserved visible to readers."""
-        self.cursors[PUBLISHED] = self.reserved
+        self._cursors[PUBLISHED] = self.reserved
         self.published = self.reserved
 
     def contiguous_steps(self, wanted: int) -> int:
@@ -164,11 +173,11 @@ class FrameRing:
         """
         self._raise_floor(max(self.floor, self.reserved - self.capacity))
         self.reserved = self.published
-        self.cursors[RESERVED] = self.reserved
+        self._cursors[RESERVED] = self.reserved
         self.end_stream(None)
         for count in self._counts.values():
             ends = self._end_ids(count.window, self.tail, self.published)
-            count.memory[0] = self._count_ends(count.window, ends.start, ends.stop)
+            count.value = self._count_ends(count.window, ends.start, ends.stop)
 
     def clear(self) -> None:
         """Holds nothing; ids go on, so that a key from before never means a frame from after."""
@@ -176,11 +185,11 @@ class FrameRing:
         self.cleared_at = self.published
         self.end_stream(None)
         for count in self._counts.values():
-            count.memory[0] = 0
+            count.value = 0
 
     def _raise_floor(self, floor: int) -> None:
         self.floor = floor
-        self.cursors[FLOOR] = floor
+        self._cursors[FLOOR] = floor
 
     def count_eligible(self, window: Window) -> EligibleCount:
         """The running count of windows of this kind; the first call for a kind scans the ring."""
@@ -188,7 +197,7 @@ class FrameRing:
         if count is None:
             count = EligibleCount(window)
             ends = self._end_ids(window, self.tail, self.published)
-            count.memory[0] = self._count_ends(window, ends.start, ends.stop)
+            count.value = self._count_ends(window, ends.start, ends.stop)
             self._counts[window] = count
         return count
 
@@ -203,6 +212,20 @@ class FrameRing:
     def ids_by_stream(self) -> Array:
         """Ids of all frames held, `[B, n]`, oldest first."""
         return np.arange(self.tail, self.published).reshape(-1, self.batch_size).T
+
+    def held_in_graph(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """`tail` and `published` in a graph, int64 `[]`."""
+        published, floor = tf.unstack(tf.gather(self._shared_cursors.in_graph(), [PUBLISHED, FLOOR]))
+        return tf.maximum(floor, published - self.capacity), published
+
+    def bounds_in_graph(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """`reserved` and `floor` in a graph, int64 `[]`: gathered, since an alias would be read at some later time."""
+        reserved, floor = tf.unstack(tf.gather(self._shared_cursors.in_graph(), [RESERVED, FLOOR]))
+        return reserved, floor
+
+    def words_in_graph(self, ids: tf.Tensor) -> tf.Tensor:
+        """Step words of these ids in a graph, int64, their shape."""
+        return tf.gather(self._shared_words.in_graph(), ids % self.capacity)
 
     def num_episodes(self) -> int:
         """Episodes of which at least one frame is held."""
@@ -253,9 +276,3 @@ class FrameRing:
         """The first id at which a window may end, now and when `num_added` more frames are there."""
         reach = (window.num_steps - 1) * self.batch_size
         return self.tail + reach, max(self.floor, self.published + num_added - self.capacity) + reach
-
-
-def tail_in_graph(cursors: tf.Tensor, capacity: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """`tail` and `published`, int64 `[]`, read from the ring's memory in a graph."""
-    published, floor = tf.unstack(tf.gather(cursors, [PUBLISHED, FLOOR]))
-    return tf.maximum(floor, published - capacity), published

@@ -10,19 +10,18 @@ import numpy as np
 import tensorflow as tf
 
 from .base import BufferInfo, EmptyBufferError
+from .callbacks import call_weakly
 from .nests import Array, Nest
 from .ring import FrameRing
 from .ring_dataset import Pack, in_order, sample_info, with_live_options
 from .ring_sampler import RingSampler
+from .usage import Usage
 from .windows import Window, ordered_starts
 
 # Windows gathered at a time in a pass without `sample_batch_size`.
 _PASS_CHUNK = 64
 
 _logger = logging.getLogger(__name__)
-
-# Ids of first frames int64 `[m]`, lengths int64 `[m]`, the chance of each.
-Plan = tuple[Array, Array, float]
 
 
 class PassPlanner:
@@ -59,18 +58,28 @@ class PassPlanner:
 
     def ordered(self) -> tf.data.Dataset:
         """One plan: oldest first, stream after stream."""
-        return _plan_dataset(lambda: (*self._windows(), 1.0), 1)
+        return self._plans(1, None)
 
     def shuffled(self, num_passes: int, seed: int | None) -> tf.data.Dataset:
         """`num_passes` plans, each a permutation of its own of what is held when it is reached."""
-        rng = np.random.default_rng(seed)
+        return self._plans(num_passes, np.random.default_rng(seed))
 
-        def plan() -> Plan:
-            starts, lengths = self._windows()
+    def _plans(self, num_plans: int, rng: np.random.Generator | None) -> tf.data.Dataset:
+        """Plans, each made when the pass reaches it, not before; shuffled if there is an `rng`."""
+
+        def make(planner: PassPlanner, _: Array) -> tuple[Array, Array, np.float32]:
+            starts, lengths = planner._windows()
+            if rng is None:
+                return starts, lengths, np.float32(1)
             order = rng.permutation(len(starts))
-            return starts[order], lengths[order], 1 / len(starts)
+            return starts[order], lengths[order], np.float32(1 / len(starts))
 
-        return _plan_dataset(plan, num_passes)
+        def plan(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            # This function holds the planner, and the dataset holds this function.
+            starts, lengths, chance = call_weakly(self, make, [index], [tf.int64, tf.int64, tf.float32])
+            return tf.ensure_shape(starts, [None]), tf.ensure_shape(lengths, [None]), tf.ensure_shape(chance, [])
+
+        return tf.data.Dataset.range(num_plans).map(plan)
 
     def _windows(self) -> tuple[Array, Array]:
         with self._lock:
@@ -93,8 +102,7 @@ def pass_dataset(
     pack: Pack,
     plans: tf.data.Dataset,
     sample_batch_size: int | None,
-    count_sampled: Callable[[tf.Tensor], tf.Operation],
-    count_skipped: Callable[[Array], None],
+    usage: Usage,
     *,
     keep_short: bool,
     drop_remainder: bool,
@@ -108,23 +116,23 @@ def pass_dataset(
       plans: dataset of (ids of first frames int64 `[m]`, lengths int64 `[m]`, the chance of each
         float32 `[]`), as `PassPlanner` makes them.
       sample_batch_size: `B`, or None for elements without a `B` axis.
-      count_sampled: as for `random_dataset`.
-      count_skipped: told how many windows were skipped, at the time.
+      usage: told what is sampled and what is skipped.
       keep_short: deliver windows of fewer than `T` frames as such, `[<= T, ...]`; without
         `sample_batch_size` only.
       drop_remainder: leave out a last batch of fewer than `B`.
       num_parallel_calls: of the map that gathers; elements keep their order.
     """
+    counter = usage.graph_counter()
 
     def gather(starts: tf.Tensor, lengths: tf.Tensor, chance: tf.Tensor) -> tuple[Nest, BufferInfo, tf.Tensor]:
         leaves, held = sampler.gather_in_graph(starts)
         num_lost = tf.reduce_sum(tf.cast(~held, tf.int64))
         told = tf.cond(
             num_lost > 0,
-            lambda: tf.numpy_function(_tell(count_skipped), [num_lost], tf.bool),
+            lambda: call_weakly(usage, _tell_skipped, [num_lost], tf.bool),
             lambda: tf.constant(False),
         )
-        with tf.control_dependencies([told, count_sampled(sampler.ids(tf.boolean_mask(starts, held)))]):
+        with tf.control_dependencies([told, counter.count(sampler.ids(tf.boolean_mask(starts, held)))]):
             held = tf.identity(held)
         leaves, starts, lengths, chance = tf.nest.map_structure(
             lambda tensor: tf.boolean_mask(tensor, held), (leaves, starts, lengths, chance)
@@ -152,23 +160,7 @@ def pass_dataset(
     return with_live_options(single)
 
 
-def _plan_dataset(make_plan: Callable[[], Plan], num_plans: int) -> tf.data.Dataset:
-    """`num_plans` plans for `pass_dataset`, each made when the pass reaches it, not before."""
-
-    def call() -> tuple[Array, Array, np.float32]:
-        starts, lengths, chance = make_plan()
-        return starts, lengths, np.float32(chance)
-
-    def plan(_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        starts, lengths, chance = tf.numpy_function(call, [], [tf.int64, tf.int64, tf.float32])
-        return tf.ensure_shape(starts, [None]), tf.ensure_shape(lengths, [None]), tf.ensure_shape(chance, [])
-
-    return tf.data.Dataset.range(num_plans).map(plan)
-
-
-def _tell(count_skipped: Callable[[Array], None]) -> Callable[[Array], Array]:
-    def tell(num: Array) -> Array:
-        count_skipped(num)
-        return np.array(True)
-
-    return tell
+def _tell_skipped(usage: Usage, num: Array) -> Array:
+    usage.count_skipped(int(num))
+    _logger.warning("%d windows were overwritten before an ordered pass reached them; skipped.", int(num))
+    return np.array(True)

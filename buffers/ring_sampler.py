@@ -17,8 +17,9 @@ import numpy as np
 import tensorflow as tf
 
 from .base import EmptyBufferError
+from .callbacks import call_weakly
 from .nests import Array
-from .ring import FLOOR, RESERVED, FrameRing, tail_in_graph
+from .ring import FrameRing
 from .storage import FrameStorage
 from .windows import Window, ends_window
 
@@ -155,8 +156,8 @@ class RingSampler:
     def gather_in_graph(self, starts: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         """`gather` as graph ops."""
         records = self._gather_records(starts)
-        with tf.control_dependencies(records):
-            reserved, floor = self._read_bounds()
+        with tf.control_dependencies(records), _uncompiled():
+            reserved, floor = self._ring.bounds_in_graph()
         held = (starts >= reserved - self._ring.capacity) & (starts >= floor)
         return self._storage.split_records_in_graph(records), held
 
@@ -214,8 +215,8 @@ class RingSampler:
 
     def _stale_in_graph(self, starts: tf.Tensor, records: Sequence[tf.Tensor]) -> tf.Tensor:
         """Which of the windows at `starts` a writer may have touched by the time that `records` were read."""
-        with tf.control_dependencies(records):
-            reserved, _ = self._read_bounds()
+        with tf.control_dependencies(records), _uncompiled():
+            reserved, _ = self._ring.bounds_in_graph()
         return starts < reserved - self._ring.capacity
 
     def _draw_starts_in_graph(self, num: int, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -234,9 +235,9 @@ class RingSampler:
     def _bounds_in_graph(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Where ends may lie, from `low` to `published`, and how many windows are eligible: at least one."""
         with _uncompiled():
-            tail, published = tail_in_graph(self._ring.cursors_tensor, self._ring.capacity)
+            tail, published = self._ring.held_in_graph()
             low = tail + self._reach
-            num_eligible = published - low if self._count is None else tf.gather(self._count.tensor, 0)
+            num_eligible = published - low if self._count is None else self._count.in_graph()
         nothing = (num_eligible <= 0) | (published <= low) | (published - tail < self._min_size)
         with tf.control_dependencies([tf.cond(nothing, self._raise_in_graph, lambda: tf.constant(False))]):
             return tf.identity(low), published, num_eligible
@@ -283,7 +284,7 @@ class RingSampler:
     def _ends_in_graph(self, ids: tf.Tensor) -> tf.Tensor:
         """Whether a window ends at each of these ids; bool, their shape."""
         with _uncompiled():
-            words = tf.gather(self._ring.words_tensor, ids % self._ring.capacity)
+            words = self._ring.words_in_graph(ids)
         if self._window.num_steps == 1:
             return tf.equal(tf.bitwise.bitwise_and(words, tf.constant(1, tf.int64)), 0)
         return words >= 2 * (self._window.num_steps - 1)
@@ -293,17 +294,11 @@ class RingSampler:
         with _uncompiled():
             return self._storage.gather_records_in_graph(ids % self._ring.capacity)
 
-    def _read_bounds(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """`reserved` and `floor`; a gather, because an alias would be read at some later time."""
-        with _uncompiled():
-            reserved, floor = tf.unstack(tf.gather(self._ring.cursors_tensor, [RESERVED, FLOOR]))
-        return reserved, floor
-
     def _raise_in_graph(self) -> tf.Tensor:
-        def fail() -> Array:
-            raise self._explain_nothing(self._window)
+        return call_weakly(self, RingSampler._raise_nothing, [], tf.bool)
 
-        return tf.numpy_function(fail, [], tf.bool)
+    def _raise_nothing(self) -> Array:
+        raise self._explain_nothing(self._window)
 
 
 # Added to a seed for each further round; odd, so that the seeds of 2**64 rounds differ.

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from .base import Ids, Items
+from .callbacks import call_weakly
 from .episode_ends import EpisodeRule
 from .nests import Array
 from .priorities import check_priorities
@@ -129,16 +130,17 @@ class RingWriter:
         tensors = self._checker.trace(items, sequence=sequence)
         optional = [tf.convert_to_tensor(value) for value in (end_of_episode, priorities) if value is not None]
 
-        def write(*arrays: Array) -> Array:
-            leaves = list(arrays[: len(tensors)])
-            rest = list(arrays[len(tensors) :])
-            ends = rest.pop(0) if end_of_episode is not None else None
-            raw = rest.pop(0) if priorities is not None else None
-            if sequence:
-                return self._add_steps(*self._checker.check_sequence_leaves(leaves), ends, raw)
-            return self._add_step(self._checker.check_leaves(leaves), ends, raw)
+        num_leaves, has_ends, has_priorities = len(tensors), end_of_episode is not None, priorities is not None
 
-        ids = tf.numpy_function(write, [*tensors, *optional], tf.int64, stateful=True)
+        def write(writer: RingWriter, *arrays: Array) -> Array:
+            leaves, rest = list(arrays[:num_leaves]), list(arrays[num_leaves:])
+            ends = rest.pop(0) if has_ends else None
+            raw = rest.pop(0) if has_priorities else None
+            if sequence:
+                return writer._add_steps(*writer._checker.check_sequence_leaves(leaves), ends, raw)
+            return writer._add_step(writer._checker.check_leaves(leaves), ends, raw)
+
+        ids = call_weakly(self, write, [*tensors, *optional], tf.int64)
         ids.set_shape([self._ring.batch_size, None] if sequence else [self._ring.batch_size])
         return ids
 

@@ -2,7 +2,7 @@
 
 Small fields of one dtype lie side by side in one record array, so that a row costs one
 cache miss and not one a field; a large field has an array of its own. TensorFlow reads the
-same memory (`memory.allocate_shared`): what NumPy writes, a graph gathers, without a copy between.
+same memory (`memory.SharedMemory`): what NumPy writes, a graph gathers, without a copy between.
 Only gathers leave this class, because an alias would show later writes.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from .fields import Field
-from .memory import adopt, aligned_empty, allocate_shared
+from .memory import SharedMemory, adopt, aligned_empty
 from .nests import Array
 
 # A field up to this size shares a record; splitting a larger one out again would cost more than it saves.
@@ -33,8 +33,12 @@ class _Group:
     dtype: np.dtype[Any]
     fields: tuple[int, ...]
     widths: tuple[int, ...]
-    records: Array
-    tensor: tf.Tensor  # [at least num_rows, width], on the memory of `records`
+    memory: SharedMemory
+
+    @property
+    def records(self) -> Array:
+        """`[num_rows, width]`."""
+        return self.memory.array
 
 
 class FrameStorage:
@@ -94,7 +98,7 @@ class FrameStorage:
 
     def gather_records_in_graph(self, rows: tf.Tensor) -> list[tf.Tensor]:
         """Copies of these rows in a graph, one `[*rows.shape, width]` for each array of the storage."""
-        return [tf.gather(group.tensor, rows) for group in self._groups]
+        return [tf.gather(group.memory.in_graph(), rows) for group in self._groups]
 
     def split_records_in_graph(self, records: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The leaves `[*rows.shape, ...]` in what `gather_records_in_graph` returned."""
@@ -127,7 +131,7 @@ class FrameStorage:
     def _make_group(self, indices: list[int], num_rows: int) -> _Group:
         widths = tuple(self._fields[index].num_elements for index in indices)
         dtype = self._stored[indices[0]]
-        return _Group(dtype, tuple(indices), widths, *allocate_shared((num_rows, sum(widths)), dtype))
+        return _Group(dtype, tuple(indices), widths, SharedMemory((num_rows, sum(widths)), dtype))
 
     def _make_views(self, num_rows: int) -> list[Array]:
         """For each field its part of the records `[num_rows, ...]`, in the field's own dtype."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 import threading
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from .episode_ends import EpisodeRule, FinalFrame
 from .memory import check_capacity_fits, copy_to_tensor
 from .nests import Array, Nest
 from .priorities import check_priorities
-from .ring import FrameRing, tail_in_graph
+from .ring import FrameRing
 from .ring_dataset import random_dataset
 from .ring_passes import PassPlanner, pass_dataset
 from .ring_sampler import RingSampler
@@ -26,8 +25,6 @@ from .stats import BufferStats
 from .storage import FrameStorage
 from .usage import Usage
 from .windows import Window, ends_window, resolve_window
-
-_logger = logging.getLogger(__name__)
 
 # A frame's step word and its mark.
 _BOOKKEEPING_BYTES = 9
@@ -167,7 +164,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
         """Frames held now, int64 `[]`: a tensor, so that inside a `tf.function` it stays live."""
         if tf.executing_eagerly():
             return tf.constant(self._ring.num_frames, tf.int64)
-        tail, published = tail_in_graph(self._ring.cursors_tensor, self._ring.capacity)
+        tail, published = self._ring.held_in_graph()
         return published - tail
 
     # Writing
@@ -277,7 +274,6 @@ class TFUniformReplayBuffer(ReplayBuffer):
         is_pass = single_deterministic_pass or epochs is not None
         self._check_sizes(sample_batch_size, wanted, is_pass=is_pass)
         sampler = self._sampler(wanted)
-        counter = self._usage.graph_counter()
         # With a function for single sequences, elements are made one by one and batched last.
         inner_batch = sample_batch_size if sequence_preprocess_fn is None else None
         if not is_pass:
@@ -286,7 +282,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
                 self._pack_for_dataset,
                 inner_batch,
                 self._dataset_seed(),
-                counter.count,
+                self._usage.graph_counter().count,
                 num_parallel_calls=num_parallel_calls,
             )
         else:
@@ -298,8 +294,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
                 self._pack_for_dataset,
                 self._plans(wanted or Window(1), shift, epochs, keep_short=keep_short),
                 inner_batch,
-                counter.count,
-                self._tell_skipped,
+                self._usage,
                 keep_short=keep_short,
                 drop_remainder=self._drop_remainder,
                 num_parallel_calls=num_parallel_calls,
@@ -575,10 +570,6 @@ class TFUniformReplayBuffer(ReplayBuffer):
             self._num_datasets += 1
             entropy = [self._seed, _DATASET_STREAM, self._num_datasets]
         return int(np.random.SeedSequence(entropy).generate_state(1, np.uint32)[0])
-
-    def _tell_skipped(self, num: Array) -> None:
-        self._usage.count_skipped(int(num))
-        _logger.warning("%d windows were overwritten before an ordered pass reached them; skipped.", int(num))
 
     def _check_open(self) -> None:
         if self._closed:

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import tensorflow as tf
 
-from .memory import allocate_shared
+from .memory import SharedMemory
 from .nests import Array
 
 
@@ -24,7 +24,8 @@ class Usage:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._marks, self._marks_tensor = allocate_shared((capacity,), np.uint8)
+        self._shared_marks = SharedMemory((capacity,), np.uint8)
+        self._marks = self._shared_marks.array
         self._cells: list[Array] = []
         self._lock = threading.Lock()
         self._sampled = 0
@@ -57,9 +58,9 @@ class Usage:
 
     def graph_counter(self) -> SampleCounter:
         """A counter for one dataset's or function's graph: each has a cell of its own to add to."""
-        cell, tensor = allocate_shared((1,), np.int64)
-        self._cells.append(cell)
-        return SampleCounter(tensor, self._marks_tensor, self._capacity)
+        cell = SharedMemory((1,), np.int64)
+        self._cells.append(cell.array)
+        return SampleCounter(cell, self._shared_marks, self._capacity)
 
     def clear(self) -> None:
         """All counters back to 0."""
@@ -72,7 +73,7 @@ class Usage:
 class SampleCounter:
     """Counts and marks what one graph draws."""
 
-    def __init__(self, cell: tf.Tensor, marks: tf.Tensor, capacity: int) -> None:
+    def __init__(self, cell: SharedMemory, marks: SharedMemory, capacity: int) -> None:
         self._cell = cell
         self._marks = marks
         self._capacity = capacity
@@ -82,6 +83,6 @@ class SampleCounter:
         num = tf.reshape(tf.shape(ids, tf.int64)[0], [1])
         rows = tf.cast(tf.reshape(ids, [-1]) % self._capacity, tf.int32)
         return tf.group(
-            tf.raw_ops.InplaceAdd(x=self._cell, i=[0], v=num),
-            tf.raw_ops.InplaceUpdate(x=self._marks, i=rows, v=tf.ones_like(rows, tf.uint8)),
+            tf.raw_ops.InplaceAdd(x=self._cell.in_graph(), i=[0], v=num),
+            tf.raw_ops.InplaceUpdate(x=self._marks.in_graph(), i=rows, v=tf.ones_like(rows, tf.uint8)),
         )
