@@ -34,8 +34,8 @@ def add_sequence(scale: Scale) -> list[dict[str, Any]]:
     num_steps = 256
     buffer, ring = full_buffer(W1, scale.w1_capacity), NumpyRing(W1, scale.w1_capacity)
     contenders = [
-        _cycle(OURS, buffer.add_sequence, [W1.frames(1, num_steps, seed=seed) for seed in range(4)], num_steps),
-        _cycle(NUMPY, lambda block: ring.add(num_steps, block), _blocks_of(num_steps), num_steps),
+        cycle(OURS, buffer.add_sequence, [W1.frames(1, num_steps, seed=seed) for seed in range(4)], num_steps),
+        cycle(NUMPY, lambda block: ring.add(num_steps, block), _blocks_of(num_steps), num_steps),
     ]
     samples = interleave(contenders, scale)
     return [row("add_sequence, 256 frames, W1", "frames/s", OURS, samples, [Bar(NUMPY, 0.5)])]
@@ -144,14 +144,26 @@ def full_buffer(workload: Workload, capacity: int, *, streams: int = 1, episode_
     return buffer
 
 
+def cycle(
+    name: str,
+    add: Callable[[Block], Any],
+    given: Sequence[Block],
+    units: int,
+    finish: Callable[[], None] | None = None,
+) -> Contender:
+    """A contender that adds the given blocks in turn."""
+    following = itertools.cycle(given).__next__
+    return Contender(name, lambda: add(following()), units, finish)
+
+
 def _add_batch(scale: Scale, streams: int, measure: str) -> dict[str, Any]:
     buffer = full_buffer(W1, scale.w1_capacity // streams * streams, streams=streams)
     ring = NumpyRing(W1, scale.w1_capacity)
     theirs = tf_agents_peers.add_call(W1, streams, scale.w1_capacity)
     contenders = [
-        _cycle(OURS, buffer.add_batch, _blocks_of(streams), streams),
-        _cycle(TF_AGENTS, theirs, _blocks_of(streams), streams),
-        _cycle(NUMPY, lambda block: ring.add(streams, block), _blocks_of(streams), streams),
+        cycle(OURS, buffer.add_batch, _blocks_of(streams), streams),
+        cycle(TF_AGENTS, theirs, _blocks_of(streams), streams),
+        cycle(NUMPY, lambda block: ring.add(streams, block), _blocks_of(streams), streams),
     ]
     return row(measure, "frames/s", OURS, interleave(contenders, scale), [Bar(TF_AGENTS, 60)])
 
@@ -186,12 +198,6 @@ def _w1_datasets(scale: Scale) -> dict[str, Any]:
 
 def _blocks_of(num: int) -> list[Block]:
     return [W1.frames(num, seed=seed) for seed in range(4)]
-
-
-def _cycle(name: str, add: Callable[[Block], Any], given: Sequence[Block], units: int) -> Contender:
-    """A contender that adds the given blocks in turn."""
-    following = itertools.cycle(given).__next__
-    return Contender(name, lambda: add(following()), units)
 
 
 def _at(name: str, capacity: int) -> str:

@@ -21,7 +21,7 @@ import tempfile
 import time
 from typing import Any
 
-# name: (module, function); the function takes a measure.Scale and returns rows.
+# The module that has each benchmark: a function of that name from measure.Scale to rows (measure.row).
 BENCHMARKS = {
     "add_batch_1": "in_process",
     "add_batch_64": "in_process",
@@ -34,6 +34,9 @@ BENCHMARKS = {
     "as_dataset_pixels_32": "in_process",
     "as_dataset_pixels_256": "in_process",
     "sample_growth": "in_process",
+    "served_as_dataset": "served",
+    "served_add_batch": "served",
+    "served_add_batch_mirrored": "served",
     "memory_w1": "memory",
     "memory_w2": "memory",
     "import_time": "imports",
@@ -92,7 +95,9 @@ def _in_own_process(name: str, *, quick: bool) -> list[dict[str, Any]]:
         except subprocess.TimeoutExpired:
             raise _BenchmarkError(f"no end after {_TIMEOUT_S} s") from None
         if not output.exists():
-            raise _BenchmarkError(f"exit code {done.returncode}: {done.stdout[-2000:]}")
+            lines = done.stdout.strip().splitlines() or [""]
+            print(done.stdout[-4000:], file=sys.stderr)
+            raise _BenchmarkError(f"exit code {done.returncode}: {lines[-1]}")
         return json.loads(output.read_text())
 
 
