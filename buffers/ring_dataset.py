@@ -17,6 +17,7 @@ import tensorflow as tf
 from .base import BufferInfo
 from .nests import Nest
 from .ring_sampler import RingSampler
+from .usage import SampleCounter
 
 DRAWS_PER_CALL = 4
 PREFETCHED = 2
@@ -29,7 +30,7 @@ def random_dataset(
     pack: Pack,
     sample_batch_size: int | None,
     seed: int | None,
-    count_sampled: Callable[[tf.Tensor], tf.Operation],
+    counter: SampleCounter,
     *,
     num_parallel_calls: int | None,
 ) -> tf.data.Dataset:
@@ -40,7 +41,7 @@ def random_dataset(
       pack: leaves to the nest of a sample's items.
       sample_batch_size: `B`, or None for elements without a `B` axis.
       seed: of this dataset; None for one that differs in each process.
-      count_sampled: ids int64 `[n]` or `[n, T]` -> an op that counts them as sampled.
+      counter: counts what is drawn.
       num_parallel_calls: of the map that draws; elements keep their order.
     """
     batch = sample_batch_size or 1
@@ -50,8 +51,10 @@ def random_dataset(
     def draw(index: tf.Tensor, random: tf.Tensor) -> tuple[Nest, BufferInfo]:
         # The index keeps seeds apart that happen to be equal: `random` has only 32 bits.
         drawn = sampler.draw_in_graph(num_calls * batch, tf.stack([random, index]))
-        with tf.control_dependencies([count_sampled(sampler.ids(drawn.starts))]):
-            starts = tf.identity(drawn.starts)
+        starts = drawn.starts
+        if num_parallel_calls is None:
+            with tf.control_dependencies([counter.count(sampler.ids(starts))]):
+                starts = tf.identity(starts)
         chance = 1.0 / tf.cast(drawn.num_eligible, tf.float32)
         info = sample_info(sampler, starts, tf.fill(starts.shape, chance))
         items = pack(drawn.leaves)
@@ -60,6 +63,8 @@ def random_dataset(
         return tf.nest.map_structure(lambda leaf: tf.reshape(leaf, [num_calls, batch, *leaf.shape[1:]]), (items, info))
 
     dataset = seeds.map(draw, num_parallel_calls, deterministic=in_order(num_parallel_calls))
+    if num_parallel_calls is not None:
+        dataset = dataset.map(lambda items, info: (items, counted(counter, info)))
     if sample_batch_size:
         return with_live_options(dataset.unbatch().prefetch(PREFETCHED))
     options = tf.data.Options()
@@ -70,6 +75,13 @@ def random_dataset(
 def in_order(num_parallel_calls: int | None) -> bool | None:
     """`deterministic` of a map: TensorFlow warns when it is given to a map that has no choice."""
     return None if num_parallel_calls is None else True
+
+
+def counted(counter: SampleCounter, info: BufferInfo) -> BufferInfo:
+    """`info`, counted: in a map of one call at a time, because the counter is not atomic."""
+    ids = tf.reshape(info.ids, [-1, *info.ids.shape[info.keys.shape.rank :]])
+    with tf.control_dependencies([counter.count(ids)]):
+        return info._replace(ids=tf.identity(info.ids))
 
 
 def sample_info(sampler: RingSampler, starts: tf.Tensor, probabilities: tf.Tensor) -> BufferInfo:

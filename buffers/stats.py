@@ -15,9 +15,11 @@ class BufferStats:
       capacity_unit: what `capacity` counts: `'frames'`, `'episodes'` or `'items'`.
       fill_share: held / capacity, in the capacity's unit, 0 to 1.
       added: frames ever added since construction or `clear`.
-      sampled: frames or windows ever delivered (one for each row of a batch).
+      sampled: frames or windows ever drawn (one for each row of a batch), which for a dataset is a
+        little before they are delivered. Two threads that iterate over one dataset at the same
+        time may lose a few.
       evicted: frames that newer ones have overwritten.
-      evicted_unsampled: of these, frames that were never delivered.
+      evicted_unsampled: of these, frames that were never drawn.
       bytes_held: bytes of memory that the held frames take, without the unfilled rest.
       bytes_capacity: bytes that the full capacity takes.
       episodes: episodes with at least one frame held, unfinished ones included.

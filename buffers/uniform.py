@@ -282,7 +282,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
                 self._pack_for_dataset,
                 inner_batch,
                 self._dataset_seed(),
-                self._usage.graph_counter().count,
+                self._usage.graph_counter(),
                 num_parallel_calls=num_parallel_calls,
             )
         else:

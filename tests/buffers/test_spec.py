@@ -216,15 +216,16 @@ def test_frames_left_out_of_batches_of_windows_are_told(caplog):
 
 
 def test_windows_overwritten_during_an_ordered_pass_are_skipped_counted_and_told(caplog):
-    buffer = TFUniformReplayBuffer(tf.TensorSpec([], tf.int64), 1, 200)
-    buffer.add_sequence(np.arange(200)[None])
+    size = 50_000  # far more than tf.data reads ahead
+    buffer = TFUniformReplayBuffer(tf.TensorSpec([], tf.int64), 1, size)
+    buffer.add_sequence(np.arange(size)[None])
     iterator = iter(buffer.as_dataset(single_deterministic_pass=True))
     values = [int(next(iterator)[0])]
-    buffer.add_sequence(np.arange(200, 390)[None])
+    buffer.add_sequence(np.arange(size, 2 * size - 10)[None])
     values += [int(items) for items, _ in iterator]
-    assert values == sorted(values) and set(values) <= set(range(200))
-    assert set(range(190, 200)) <= set(values)  # these are still held
-    assert buffer.stats().skipped == 200 - len(values) > 0
+    assert values == sorted(values) and set(values) <= set(range(size))
+    assert set(range(size - 10, size)) <= set(values)  # these are still held
+    assert buffer.stats().skipped == size - len(values) > 0
     assert "windows were overwritten before an ordered pass reached them; skipped" in caplog.text
 
 
