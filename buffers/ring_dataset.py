@@ -81,7 +81,8 @@ def counted(counter: SampleCounter, info: BufferInfo) -> BufferInfo:
     """`info`, counted: in a map of one call at a time, because the counter is not atomic."""
     ids = tf.reshape(info.ids, [-1, *info.ids.shape[info.keys.shape.rank :]])
     with tf.control_dependencies([counter.count(ids)]):
-        return info._replace(ids=tf.identity(info.ids))
+        # Made anew, because tf.data drops a map whose results are its arguments.
+        return info._replace(mask=tf.ones_like(info.mask))
 
 
 def sample_info(sampler: RingSampler, starts: tf.Tensor, probabilities: tf.Tensor) -> BufferInfo:
