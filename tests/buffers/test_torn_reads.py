@@ -198,9 +198,8 @@ def test_fr_071_two_writers_and_two_readers_never_see_a_torn_row(name, reader):
 @pytest.mark.parametrize(("name", "reader"), [case for case in CASES if case[0].startswith("small")])
 def test_without_the_protection_the_same_readers_find_torn_rows(monkeypatch, name, reader):
     """The readers never look at `reserved` again: private names of the sampler, changed here only."""
-    never = tf.constant(0, tf.int64)
-    monkeypatch.setattr(RingSampler, "_read_bounds", lambda self: (never, never))
     monkeypatch.setattr(RingSampler, "_stale", lambda self, starts: None)
+    monkeypatch.setattr(RingSampler, "_stale_in_graph", lambda self, starts, records: tf.zeros_like(starts, tf.bool))
     ring = RINGS[name]
     _, torn = read(ring.build(), ring, READERS[reader], UNPROTECTED_S, until_torn=True)
     assert torn > 0
