@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import subprocess
 import sys
-import threading
 import warnings
 from collections.abc import Iterator
+from typing import BinaryIO
 
 # Lines that Reverb's C++ code prints on every run; it has no level to set. All else is let through.
 _NOTICES = (
@@ -50,14 +51,21 @@ def set_up() -> None:
 
 @contextlib.contextmanager
 def without_notices() -> Iterator[None]:
-    """Drops Reverb's notices from file descriptor 2, where its C++ code writes; `sys.stderr` goes past the filter."""
+    """Drops Reverb's notices from file descriptor 2, where its C++ code writes; `sys.stderr` goes past the filter.
+
+    A process of its own filters, and not a thread: Reverb writes while it holds Python's lock, so
+    that a thread could never empty a full pipe. It also tells the last words of a process that crashes.
+    """
     sys.stderr.flush()
     real = os.dup(2)
-    read_end, write_end = os.pipe()
-    os.dup2(write_end, 2)
-    os.close(write_end)
-    thread = threading.Thread(target=_filter, args=(read_end, real), daemon=True)
-    thread.start()
+    # A session of its own: CTRL-C must not end it before this process has had its say.
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__], stdin=subprocess.PIPE, stderr=real, start_new_session=True
+    )
+    if child.stdin is None:
+        raise RuntimeError("the filter has no input.")
+    os.dup2(child.stdin.fileno(), 2)
+    child.stdin.close()
     before = sys.stderr
     sys.stderr = open(os.dup(real), "w", buffering=1, encoding=before.encoding, errors=before.errors)
     try:
@@ -65,19 +73,23 @@ def without_notices() -> Iterator[None]:
     finally:
         sys.stderr.close()
         sys.stderr = before
-        # The last writing end is closed by this, which is what the thread ends at.
+        # The last writing end is closed by this, which is what the filter ends at.
         os.dup2(real, 2)
-        thread.join(timeout=5.0)
         os.close(real)
+        try:
+            child.wait(timeout=5.0)
+        except subprocess.TimeoutExpired:
+            # Something else that was started meanwhile holds the writing end.
+            child.kill()
+            child.wait()
 
 
-def _filter(read_end: int, real: int) -> None:
-    with open(read_end, "rb", buffering=0) as pipe:
-        rest = b""
-        while chunk := pipe.read(65536):
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                if not any(notice in line for notice in _NOTICES):
-                    os.write(real, line + b"\n")
-        if rest:
-            os.write(real, rest)
+def _filter(source: BinaryIO, target: BinaryIO) -> None:
+    for line in source:
+        if not any(notice in line for notice in _NOTICES):
+            target.write(line)
+            target.flush()
+
+
+if __name__ == "__main__":
+    _filter(sys.stdin.buffer, sys.stderr.buffer)

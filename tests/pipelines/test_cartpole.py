@@ -1,3 +1,4 @@
+import ctypes
 import os
 import sys
 
@@ -164,6 +165,17 @@ def test_the_command_line_refuses_offline_alone(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         command_line.main()
     assert "run both" in capsys.readouterr().err
+
+
+def test_more_notices_than_a_pipe_holds_block_nobody(capfd):
+    # As Reverb does: one long write from a thread that keeps Python's lock. 1 MB is 16 pipes full.
+    libc = ctypes.PyDLL(None)
+    notice = b"[reverb/cc/x.cc:1] The number of pending items is alarmingly high\n" * 16_384
+    with quiet.without_notices():
+        written = 0
+        while written < len(notice):
+            written += libc.write(2, notice[written:], len(notice) - written)
+    assert capfd.readouterr().err == ""
 
 
 def test_only_the_known_notices_are_dropped(capfd):
