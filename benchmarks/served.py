@@ -16,6 +16,8 @@ _OURS, _RAW, _TF_AGENTS, _TUNED = "replayfeed", "raw Reverb", "TF-Agents' defaul
 _BATCH, _STREAMS = 256, 64
 # What our buffer takes for frames of this size.
 _CHUNK_LENGTH = 4
+# Writers and servers of one process wait for each other when they are taken down, so they live until it exits.
+_kept: list[Any] = []
 
 
 def served_as_dataset(scale: Scale) -> list[dict[str, Any]]:
@@ -26,6 +28,7 @@ def served_as_dataset(scale: Scale) -> list[dict[str, Any]]:
     ours.flush()
     theirs = HandServer(W1, 1, scale.served_items)
     theirs.fill(scale.served_items)
+    _kept.extend((ours, theirs))
     contenders = [
         Contender(_OURS, eagerly(ours.as_dataset(_BATCH))),
         Contender(_RAW, eagerly(theirs.raw_dataset(_BATCH))),
@@ -57,6 +60,7 @@ def _served_add_batch(scale: Scale, *, mirrored: bool) -> dict[str, Any]:
         HandServer(W1, length, max_size, mirrored=mirrored), _STREAMS, chunk_length=_CHUNK_LENGTH
     )
     structured = StructuredWriters(HandServer(W1, length, max_size, mirrored=mirrored), _STREAMS)
+    _kept.extend((ours, trajectory, structured))
     contenders = [
         cycle(_OURS, ours.add_batch, given, _STREAMS, ours.flush),
         cycle("trajectory writers", trajectory.add, given, _STREAMS, trajectory.flush),
