@@ -137,6 +137,21 @@ def test_the_job_prints_a_table_and_the_pictures_path_and_tells_what_was_missed(
     assert "Bar missed: DQN: return 100.0, bar 195" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("recorded", "met"), [(196.0, True), (194.0, False)])
+def test_the_offline_part_records_the_local_agent_and_needs_good_episodes(recorded, met, tmp_path, capsys, monkeypatch):
+    agent = object()
+
+    def record(learner, settings, seed, folder):
+        assert learner is agent
+        return offline_job.Recording(folder, 40, recorded)
+
+    monkeypatch.setattr(local_job, "run", lambda settings, seed: (_result("DQN", 199.0, 195.0), agent))
+    monkeypatch.setattr(offline_job, "record", record)
+    monkeypatch.setattr(offline_job, "run", lambda recording, settings, seed: [_result("cloning", 170.0, 150.0)])
+    assert job.run_parts(["local", "offline"], 0, tmp_path) == met
+    assert ("Bar missed: recorded episodes: return 194.0, bar 195" in capsys.readouterr().out) != met
+
+
 def test_the_job_refuses_unknown_and_lonely_parts(tmp_path):
     with pytest.raises(ValueError, match="parts must be some of local, served, offline, got lokal"):
         job.run_parts(["lokal"], 0, tmp_path)
