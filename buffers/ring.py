@@ -11,7 +11,7 @@ Three cursors bound what a reader may trust while a writer writes, without a loc
   floor      below it nothing is held, because of `clear` or an interrupted write
 
 A reader draws among the ids below `published`, gathers, and then reads `reserved`: what it
-gathered for an id below `reserved - capacity` may have been overwritten meanwhile, and is
+gathered for an id below `reserved - capacity` (or `floor`) may have been overwritten meanwhile, and is
 drawn again. Frames are evicted oldest first, so one comparison tells (test:
 `tests/buffers/test_torn_reads.py`, which finds torn rows without it).
 """
@@ -218,10 +218,17 @@ class FrameRing:
         published, floor = tf.unstack(tf.gather(self._shared_cursors.in_graph(), [PUBLISHED, FLOOR]))
         return tf.maximum(floor, published - self.capacity), published
 
-    def bounds_in_graph(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """`reserved` and `floor` in a graph, int64 `[]`: gathered, since an alias would be read at some later time."""
+    def oldest_untouched(self) -> int:
+        """The oldest id whose row no writer has touched since it was published.
+
+        `reserved` is read before `floor`: an interrupted write raises `floor` before it lowers `reserved`.
+        """
+        return max(self.reserved - self.capacity, self.floor)
+
+    def oldest_untouched_in_graph(self) -> tf.Tensor:
+        """The same in a graph, int64 `[]`: gathered, since an alias would be read at some later time."""
         reserved, floor = tf.unstack(tf.gather(self._shared_cursors.in_graph(), [RESERVED, FLOOR]))
-        return reserved, floor
+        return tf.maximum(reserved - self.capacity, floor)
 
     def words_in_graph(self, ids: tf.Tensor) -> tf.Tensor:
         """Step words of these ids in a graph, int64, their shape."""

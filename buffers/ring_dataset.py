@@ -53,7 +53,7 @@ def random_dataset(
         drawn = sampler.draw_in_graph(num_calls * batch, tf.stack([random, index]))
         starts = drawn.starts
         if num_parallel_calls is None:
-            with tf.control_dependencies([counter.count(sampler.ids(starts))]):
+            with tf.control_dependencies([counter.count(starts)]):
                 starts = tf.identity(starts)
         chance = 1.0 / tf.cast(drawn.num_eligible, tf.float32)
         info = sample_info(sampler, starts, tf.fill(starts.shape, chance))
@@ -79,8 +79,7 @@ def in_order(num_parallel_calls: int | None) -> bool | None:
 
 def counted(counter: SampleCounter, info: BufferInfo) -> BufferInfo:
     """`info`, counted: in a map of one call at a time, because the counter is not atomic."""
-    ids = tf.reshape(info.ids, [-1, *info.ids.shape[info.keys.shape.rank :]])
-    with tf.control_dependencies([counter.count(ids)]):
+    with tf.control_dependencies([counter.count(tf.reshape(info.keys, [-1]))]):
         # Made anew, because tf.data drops a map whose results are its arguments.
         return info._replace(mask=tf.ones_like(info.mask))
 

@@ -124,7 +124,7 @@ class RingSampler:
     def gather(self, starts: Array) -> tuple[list[Array], Array]:
         """Leaves of the windows at `starts`, and which of them (bool `[n]`) are still held and whole."""
         leaves = self._gather(starts)
-        return leaves, (starts >= self._ring.reserved - self._ring.capacity) & (starts >= self._ring.floor)
+        return leaves, starts >= self._ring.oldest_untouched()
 
     def draw_in_graph(self, num: int, seed: tf.Tensor) -> GraphDraw:
         """`draw` as graph ops; `seed` is int64 `[2]`, and equal seeds give equal draws.
@@ -156,10 +156,8 @@ class RingSampler:
     def gather_in_graph(self, starts: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         """`gather` as graph ops."""
         records = self._gather_records(starts)
-        with tf.control_dependencies(records), _uncompiled():
-            reserved, floor = self._ring.bounds_in_graph()
-        held = (starts >= reserved - self._ring.capacity) & (starts >= floor)
-        return self._storage.split_records_in_graph(records), held
+        stale = self._stale_in_graph(starts, records)
+        return self._storage.split_records_in_graph(records), ~stale
 
     # NumPy
 
@@ -206,7 +204,7 @@ class RingSampler:
 
     def _stale(self, starts: Array) -> Array | None:
         """Positions that the writer may have touched, or None: the oldest start tells at once."""
-        oldest = self._ring.reserved - self._ring.capacity
+        oldest = self._ring.oldest_untouched()
         if starts.min() >= oldest:
             return None
         return np.flatnonzero(starts < oldest)
@@ -216,8 +214,7 @@ class RingSampler:
     def _stale_in_graph(self, starts: tf.Tensor, records: Sequence[tf.Tensor]) -> tf.Tensor:
         """Which of the windows at `starts` a writer may have touched by the time that `records` were read."""
         with tf.control_dependencies(records), _uncompiled():
-            reserved, _ = self._ring.bounds_in_graph()
-        return starts < reserved - self._ring.capacity
+            return starts < self._ring.oldest_untouched_in_graph()
 
     def _draw_starts_in_graph(self, num: int, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         low, published, num_eligible = self._bounds_in_graph()

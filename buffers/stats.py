@@ -19,7 +19,7 @@ class BufferStats:
         little before they are delivered. Two threads that iterate over one dataset at the same
         time may lose a few.
       evicted: frames that newer ones have overwritten.
-      evicted_unsampled: of these, frames that were never drawn.
+      evicted_unsampled: of these, frames at which no drawn window ever started.
       bytes_held: bytes of memory that the held frames take, without the unfilled rest.
       bytes_capacity: bytes that the full capacity takes.
       episodes: episodes with at least one frame held, unfinished ones included.

@@ -329,7 +329,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
             return self._sample_in_graph(sampler, sample_batch_size)
         starts, leaves, num_eligible = sampler.draw(self._rng, num)
         ids = sampler.ids(starts)
-        self._usage.count_sampled(ids, num)
+        self._usage.count_sampled(starts)
         constants = self._constant_info(num_eligible, num, None if wanted is None else wanted.num_steps)
         keys = copy_to_tensor(starts)
         info = BufferInfo(keys if wanted is None else copy_to_tensor(ids), constants[0], keys, *constants[1:])
@@ -460,7 +460,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
         pair = tf.random.uniform([2], tf.int64.min, tf.int64.max, tf.int64, seed=seed)
         drawn = sampler.draw_in_graph(sample_batch_size or 1, pair)
         ids = sampler.ids(drawn.starts)
-        with tf.control_dependencies([self._usage.graph_counter().count(ids)]):
+        with tf.control_dependencies([self._usage.graph_counter().count(drawn.starts)]):
             ids = tf.identity(ids)
         weights = tf.ones([sample_batch_size or 1])
         chance = tf.fill(weights.shape, 1.0 / tf.cast(drawn.num_eligible, tf.float32))

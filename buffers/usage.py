@@ -1,4 +1,4 @@
-"""Which frames were sampled and how often anything was: counters that NumPy and graphs share."""
+"""Which frames a sample started at, and how many were drawn: counters that NumPy and graphs share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .nests import Array
 
 
 class Usage:
-    """Counts draws and skips, and marks the rows that were ever sampled.
+    """Counts draws and skips, and marks the rows at which a drawn window started.
 
     A graph marks through `tf.raw_ops.InplaceUpdate`, which writes into the shared memory:
     marking twice is the same as once, so that no lock is needed. Draws are counted when they
@@ -37,11 +37,11 @@ class Usage:
         """Frames or windows drawn."""
         return self._sampled + sum(int(cell[0]) for cell in self._cells)
 
-    def count_sampled(self, ids: Array, num_draws: int) -> None:
-        """Counts a draw of frames with these ids, made outside a graph."""
+    def count_sampled(self, ids: Array) -> None:
+        """Counts a draw of the windows that start at these ids, made outside a graph."""
         self._marks[ids % self._capacity] = 1
         with self._lock:
-            self._sampled += num_draws
+            self._sampled += len(ids)
 
     def count_skipped(self, num: int) -> None:
         """Counts windows that an ordered pass found overwritten."""
@@ -79,9 +79,9 @@ class SampleCounter:
         self._capacity = capacity
 
     def count(self, ids: tf.Tensor) -> tf.Operation:
-        """An op that counts a draw of windows with these ids, int64 `[n]` or `[n, T]`."""
+        """An op that counts a draw of the windows that start at these ids, int64 `[n]`."""
         num = tf.reshape(tf.shape(ids, tf.int64)[0], [1])
-        rows = tf.cast(tf.reshape(ids, [-1]) % self._capacity, tf.int32)
+        rows = tf.cast(ids % self._capacity, tf.int32)
         return tf.group(
             tf.raw_ops.InplaceAdd(x=self._cell.in_graph(), i=[0], v=num),
             tf.raw_ops.InplaceUpdate(x=self._marks.in_graph(), i=rows, v=tf.ones_like(rows, tf.uint8)),

@@ -185,7 +185,7 @@ class Pair:
         id_of = {frame.value: frame.id for frame in self.model.held()}
         np.testing.assert_array_equal(np.asarray(info.ids).reshape(7, length), np.vectorize(id_of.get)(values))
         np.testing.assert_array_equal(info.keys, np.asarray(info.ids).reshape(7, length)[:, 0])
-        self.model.mark_sampled(info.ids, 7)
+        self.model.mark_sampled(info.keys, 7)
 
     def check_message(self, message: str, num_steps: int, boundaries: str) -> None:
         frames = len(self.model.held())
@@ -255,7 +255,7 @@ class Pair:
         assert sorted(window for window, _ in got) == sorted(eligible)
         np.testing.assert_allclose([info.probabilities for _, info in got], 1 / len(eligible), rtol=1e-6)
         for _, info in got:
-            self.model.mark_sampled(info.ids, 1)
+            self.model.mark_sampled(info.keys, 1)
 
     def check_pass(self, dataset: tf.data.Dataset, expected: list[list[int]]) -> None:
         if not expected:
@@ -268,7 +268,7 @@ class Pair:
         assert [info.ids.numpy().tolist() for _, info in elements] == [[id_of[v] for v in w] for w in expected]
         assert all(float(info.probabilities) == 1.0 for _, info in elements)
         for window, (_, info) in zip(expected, elements, strict=True):
-            self.model.mark_sampled(info.ids, 1)
+            self.model.mark_sampled(info.keys, 1)
             assert info.mask.numpy().tolist() == [True] * len(window)
 
 

@@ -8,6 +8,9 @@ import pytest
 import tensorflow as tf
 
 from replayfeed.buffers import DataSpec, TFUniformReplayBuffer, Window
+from replayfeed.buffers.ring import FrameRing
+from replayfeed.buffers.ring_sampler import RingSampler
+from replayfeed.buffers.storage import FrameStorage
 
 
 class Pair(NamedTuple):
@@ -284,3 +287,36 @@ def test_an_interrupted_write_leaves_no_half_written_frame(sequence, monkeypatch
     np.testing.assert_allclose(info.probabilities, 1 / len(expected))
     np.testing.assert_array_equal(items["a"], items["b"])
     assert buffer.stats().added == 12
+
+
+def test_a_write_interrupted_while_a_sample_is_gathered_delivers_no_torn_row(monkeypatch):
+    spec = {"a": tf.TensorSpec([], tf.int64), "b": tf.TensorSpec([3], tf.float32)}
+    buffer = TFUniformReplayBuffer(spec, batch_size=1, max_length=4, seed=1)
+
+    def frame(value):
+        return {"a": np.array([value]), "b": np.full([1, 3], value, np.float32)}
+
+    for value in range(4):
+        buffer.add_batch(frame(value))
+    write, gather = FrameStorage.write, RingSampler._gather
+    gathered = []
+
+    def write_half(storage, rows, leaves):
+        write(storage, rows, [leaves[0], np.zeros_like(leaves[1])])
+        raise KeyboardInterrupt
+
+    def gather_during_a_write(sampler, starts):
+        if gathered:
+            return gather(sampler, starts)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            # The reader gathers while the row is half written, then the writer is interrupted.
+            patch.setattr(FrameStorage, "write", lambda *args: (gathered.append(None), write_half(*args)))
+            patch.setattr(FrameRing, "abandon", lambda ring: (gathered.append(gather(sampler, starts)), abandon(ring)))
+            buffer.add_batch(frame(99))
+        return gathered[1]
+
+    abandon = FrameRing.abandon
+    monkeypatch.setattr(RingSampler, "_gather", gather_during_a_write)
+    items, _ = buffer.sample(32)
+    assert len(gathered) == 2
+    np.testing.assert_array_equal(items["b"][:, 0], tf.cast(items["a"], tf.float32))
