@@ -3,11 +3,17 @@
 A neighbour on the machine slows all contenders of a round alike, so a ratio moves less than
 the rates it is made of. The order changes from round to round, and the first round, in which
 caches fill and graphs are traced, is thrown away.
+
+That is not enough where a contender needs more cores than another: a tf.data pipeline works
+in two threads, a constant in one. So each window also tells what share of the machine other
+processes took, and beside the median ratio stands that of the quietest third of the rounds.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import pathlib
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -80,16 +86,22 @@ class Bar:
 
 
 def interleave(contenders: Sequence[Contender], scale: Scale) -> dict[str, dict[str, Any]]:
-    """Samples of each contender by its name: `values` (units a second, one a round) and `cpu_us` a unit."""
-    samples: dict[str, dict[str, list[float]]] = {one.name: {"values": [], "cpu_us": []} for one in contenders}
+    """Samples of each contender by its name, one a round.
+
+    `values` are units a second, `cpu_us` what a unit took of this process's processor time, `others`
+    the share of all cores that other processes took meanwhile.
+    """
+    samples: dict[str, dict[str, list[float]]] = {
+        one.name: {"values": [], "cpu_us": [], "others": []} for one in contenders
+    }
     rng = np.random.default_rng(0)
     for round_index in range(scale.repeats + 1):
         for index in rng.permutation(len(contenders)):
             contender = contenders[index]
-            rate, cpu_us = _window(contender, scale.window_s)
+            one = _window(contender, scale.window_s)
             if round_index:
-                samples[contender.name]["values"].append(rate)
-                samples[contender.name]["cpu_us"].append(cpu_us)
+                for name, value in one.items():
+                    samples[contender.name][name].append(value)
     return samples
 
 
@@ -113,7 +125,7 @@ def row(
         "contenders": {
             name: {
                 **_spread(one["values"]),
-                **({"cpu_us": statistics.median(one["cpu_us"])} if one.get("cpu_us") else {}),
+                **{key: statistics.median(one[key]) for key in ("cpu_us", "others") if key in one},
             }
             for name, one in samples.items()
         },
@@ -130,6 +142,10 @@ def _held_against(bar: Bar, ours: dict[str, Any], theirs: dict[str, Any]) -> dic
     held = {**dataclasses.asdict(bar), "value": spread["median"], "iqr": spread["iqr"], "met": met}
     if ours.get("cpu_us") and theirs.get("cpu_us") and not bar.at_most:
         held["by_cpu"] = statistics.median(theirs["cpu_us"]) / statistics.median(ours["cpu_us"])
+        others = np.add(ours["others"], theirs["others"])
+        quietest = np.argsort(others, kind="stable")[: max(1, len(values) // 3)]
+        held["quiet"] = statistics.median(values[index] for index in quietest)
+        held["quiet_others"] = float(np.max(others[quietest])) / 2
     return held
 
 
@@ -138,8 +154,8 @@ def _spread(values: Sequence[float]) -> dict[str, Any]:
     return {"median": quartiles[1], "iqr": quartiles[2] - quartiles[0], "samples": len(values)}
 
 
-def _window(contender: Contender, window_s: float) -> tuple[float, float]:
-    """Units a second, and CPU microseconds of this process a unit, over one window after a short warm-up."""
+def _window(contender: Contender, window_s: float) -> dict[str, float]:
+    """What `interleave` keeps of one window, after a short warm-up."""
     call, now = contender.call, time.perf_counter
     end = now() + window_s / 4
     call()
@@ -147,6 +163,7 @@ def _window(contender: Contender, window_s: float) -> tuple[float, float]:
         call()
     if contender.finish is not None:
         contender.finish()
+    busy_start = _busy_s()
     num_calls, cpu_start, start = 0, time.process_time(), now()
     end = start + window_s
     while True:
@@ -158,5 +175,13 @@ def _window(contender: Contender, window_s: float) -> tuple[float, float]:
     if contender.finish is not None:
         contender.finish()
         stop = now()
-    units = num_calls * contender.units
-    return units / (stop - start), (time.process_time() - cpu_start) / units * 1e6
+    units, cpu_s = num_calls * contender.units, time.process_time() - cpu_start
+    others = (_busy_s() - busy_start - cpu_s) / (stop - start) / (os.cpu_count() or 1)
+    return {"values": units / (stop - start), "cpu_us": cpu_s / units * 1e6, "others": min(1.0, max(0.0, others))}
+
+
+def _busy_s() -> float:
+    """Seconds that all cores together were busy since the machine started, in steps of a clock tick."""
+    ticks = [int(field) for field in pathlib.Path("/proc/stat").read_text().split(maxsplit=9)[1:9]]
+    idle, waiting = ticks[3], ticks[4]
+    return (sum(ticks) - idle - waiting) / os.sysconf("SC_CLK_TCK")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 _PACKAGES = ("replayfeed", "tensorflow", "tf-agents", "dm-reverb", "numpy")
-_HEADINGS = ("measure", "ours", "against", "theirs", "ratio", "by CPU", "bar", "met")
+_HEADINGS = ("measure", "ours", "against", "theirs", "ratio", "quiet", "by CPU", "bar", "met")
 
 
 def machine() -> dict[str, Any]:
@@ -37,7 +37,7 @@ def table(report: dict[str, Any]) -> str:
     parts = [head, _markdown(_HEADINGS, lines)]
     if beside:
         parts.append("Measured beside them:")
-        parts.append(_markdown(("measure", "contender", "median", "us CPU each"), beside))
+        parts.append(_markdown(("measure", "contender", "median", "us CPU each", "others"), beside))
     notes = [f"{row['measure']}: {row['note']}" for row in report["rows"] if row["note"]]
     failures = [f"FAILED {name}: {error}" for name, error in report["failures"].items()]
     return "\n\n".join([*parts, *notes, *failures])
@@ -53,6 +53,7 @@ def _bar_lines(row: dict[str, Any]) -> Iterator[Sequence[str]]:
             bar["against"],
             _median(row, bar["against"]),
             f"{value} (IQR {_number(bar['iqr'])})",
+            f"{_number(bar['quiet'])} x ({bar['quiet_others']:.0%})" if "quiet" in bar else "",
             f"{_number(bar['by_cpu'])} x" if "by_cpu" in bar else "",
             f"{sign} {bar['bound']:g}{'' if bar['difference'] else ' x'}{' (aim)' if bar['aim'] else ''}",
             "yes" if bar["met"] else "NO" if not bar["aim"] else "no",
@@ -62,7 +63,7 @@ def _bar_lines(row: dict[str, Any]) -> Iterator[Sequence[str]]:
 def _beside_lines(row: dict[str, Any]) -> Iterator[Sequence[str]]:
     for name, one in row["contenders"].items():
         if "cpu_us" in one:
-            yield row["measure"], name, _median(row, name), _number(one["cpu_us"])
+            yield row["measure"], name, _median(row, name), _number(one["cpu_us"]), f"{one['others']:.0%}"
 
 
 def _median(row: dict[str, Any], name: str) -> str:

@@ -35,7 +35,7 @@ class HandServer:
     """
 
     def __init__(self, workload: Workload, sequence_length: int, max_size: int, *, mirrored: bool = False) -> None:
-        self.workload, self.sequence_length = workload, sequence_length
+        self.workload, self.sequence_length, self.table = workload, sequence_length, _TABLE
         signature = {
             name: tf.TensorSpec((sequence_length, *shape), dtype) for name, (shape, dtype) in workload.fields.items()
         }
@@ -69,16 +69,6 @@ class HandServer:
         """Items that ever came into the table."""
         return int(self.client.server_info()[_TABLE].rate_limiter_info.insert_stats.completed)
 
-    def raw_dataset(self, batch: int) -> tf.data.Dataset:
-        """Batches as Reverb's own dataset gives them."""
-        dataset = reverb.TrajectoryDataset.from_table_signature(
-            self.client.server_address,
-            _TABLE,
-            max_in_flight_samples_per_worker=IN_FLIGHT,
-            num_workers_per_iterator=WORKERS,
-        )
-        return dataset.batch(batch, drop_remainder=True).prefetch(4)
-
     def tf_agents_dataset(self, batch: int, *, tuned: bool) -> tf.data.Dataset:
         """Batches from TF-Agents' buffer over the same table, by its defaults or at our settings."""
         settings: dict[str, Any] = {}
@@ -89,6 +79,14 @@ class HandServer:
         )
         self._tf_agents_buffers.append(buffer)
         return buffer.as_dataset(sample_batch_size=batch, num_steps=self.sequence_length).prefetch(4)
+
+
+def raw_dataset(address: str, table: str, batch: int) -> tf.data.Dataset:
+    """Batches of a table as Reverb's own dataset gives them."""
+    dataset = reverb.TrajectoryDataset.from_table_signature(
+        address, table, max_in_flight_samples_per_worker=IN_FLIGHT, num_workers_per_iterator=WORKERS
+    )
+    return dataset.batch(batch, drop_remainder=True).prefetch(4)
 
 
 class TrajectoryWriters:

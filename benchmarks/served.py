@@ -7,7 +7,7 @@ from typing import Any
 from datasets import eagerly
 from in_process import cycle
 from measure import Bar, Contender, Scale, interleave, row
-from reverb_peers import HandServer, StructuredWriters, TrajectoryWriters
+from reverb_peers import HandServer, StructuredWriters, TrajectoryWriters, raw_dataset
 from workloads import W1, blocks
 
 from replayfeed.buffers import ReverbReplayBuffer
@@ -31,7 +31,8 @@ def served_as_dataset(scale: Scale) -> list[dict[str, Any]]:
     _kept.extend((ours, theirs))
     contenders = [
         Contender(_OURS, eagerly(ours.as_dataset(_BATCH))),
-        Contender(_RAW, eagerly(theirs.raw_dataset(_BATCH))),
+        Contender(_RAW, eagerly(raw_dataset(theirs.client.server_address, theirs.table, _BATCH))),
+        Contender("raw Reverb on our packed table", eagerly(raw_dataset(ours.server_address, ours.table_name, _BATCH))),
         Contender(_TUNED, eagerly(theirs.tf_agents_dataset(_BATCH, tuned=True))),
         Contender(_TF_AGENTS, eagerly(theirs.tf_agents_dataset(_BATCH, tuned=False))),
     ]

@@ -52,6 +52,7 @@ def test_the_table_is_printed(report):
         "against",
         "theirs",
         "ratio",
+        "quiet",
         "by CPU",
         "bar",
         "met",
