@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from .base import Ids, Items
 from .episode_ends import EpisodeMarks, EpisodeRule
+from .nests import Array
 from .priorities import check_priorities
 from .reverb_layout import NO_ID, Layout
 from .reverb_writer import ItemWriter
@@ -87,7 +88,7 @@ class StreamAdds:
             if self._writer is not None:
                 self._writer.flush()
 
-    def flushed_next_ids(self) -> np.ndarray | None:
+    def flushed_next_ids(self) -> Array | None:
         """Flushes; ids int64 `[B]` above all those given out so far, or None where there are none."""
         with self._lock:
             self.flush()
@@ -117,14 +118,14 @@ class StreamAdds:
         """Why these streams gave no item, with the numbers; empty where that is not the reason."""
         return "" if self._writer is None else self._writer.explain_no_item()
 
-    def _add_step(self, leaves: list[np.ndarray], end_of_episode: Any, priorities: Any) -> np.ndarray:
+    def _add_step(self, leaves: list[Array], end_of_episode: Any, priorities: Any) -> Array:
         marks = self._rule.marks(leaves, end_of_episode)
         if priorities is not None:
             priorities = check_priorities(priorities, None, (self._batch_size,))
         with self._lock:
             return self._write(leaves, marks, priorities)
 
-    def _add_steps(self, leaves: list[np.ndarray], num_steps: int, end_of_episode: Any, priorities: Any) -> np.ndarray:
+    def _add_steps(self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any) -> Array:
         shape = (self._batch_size, num_steps)
         if priorities is not None:
             priorities = check_priorities(priorities, None, shape)
@@ -139,7 +140,7 @@ class StreamAdds:
                 ids[:, t] = self._write([leaf[:, t] for leaf in leaves], step, now)
         return ids
 
-    def _write(self, leaves: Sequence[np.ndarray], marks: EpisodeMarks, priorities: np.ndarray | None) -> np.ndarray:
+    def _write(self, leaves: Sequence[Array], marks: EpisodeMarks, priorities: Array | None) -> Array:
         if self._closed:
             raise ValueError("this buffer is closed; build a new one.")
         if self._writer is None:
@@ -152,7 +153,7 @@ class StreamAdds:
         tensors = self._checker.trace(items, sequence=sequence)
         optional = [tf.convert_to_tensor(value) for value in (end_of_episode, priorities) if value is not None]
 
-        def write(*arrays: np.ndarray) -> np.ndarray:
+        def write(*arrays: Array) -> Array:
             leaves = list(arrays[: len(tensors)])
             rest = list(arrays[len(tensors) :])
             ends = rest.pop(0) if end_of_episode is not None else None

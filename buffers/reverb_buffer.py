@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from .base import BufferInfo, Ids, Items, ReplayBuffer, check_count
 from .episode_ends import EpisodeRule, FinalFrame
+from .nests import Array, Nest
 from .priorities import check_priorities
 from .reverb_adds import StreamAdds
 from .reverb_guard import ServerGuard
@@ -29,7 +30,7 @@ from .reverb_table import served_table
 from .reverb_wait import WaitStage
 from .reverb_writer import ItemWriter, default_chunk_length
 from .server import ReplayServer
-from .spec import DataSpec, ItemChecker, Nest
+from .spec import DataSpec, ItemChecker
 from .stats import BufferStats
 from .tables import Fifo, MinSize, Remover, Sampler, TableConfig, Uniform
 from .windows import Window, resolve_window
@@ -159,7 +160,6 @@ class ReverbReplayBuffer(ReplayBuffer):
         self._link = ServerLink(
             server_address or f"localhost:{local_server.port}",
             table_name,
-            embedded=local_server is not None,
             timeout_s=float(timeout_s),
             log_interval_s=float(log_interval_s),
         )
@@ -184,6 +184,7 @@ class ReverbReplayBuffer(ReplayBuffer):
         read_timeout_s = timeout_s if rate_limiter_timeout_ms == _AUTO else rate_limiter_timeout_ms / 1000
         source = TableSource(self._link, self._table.layout, self._table.sequence_length, knobs)
         self._stage = WaitStage(self._link, self._adds.flush, read_timeout_s, self._adds.explain_no_item)
+        self._guard = ServerGuard(self._link, read_timeout_s)
         self._reader = TableReader(
             self._link,
             self._table.layout,
@@ -191,7 +192,7 @@ class ReverbReplayBuffer(ReplayBuffer):
             knobs,
             source,
             self._stage,
-            (lambda dataset: dataset) if self._link.embedded else ServerGuard(self._link, read_timeout_s).over,
+            self._guard.over,
             self._pack_for_dataset,
         )
         self._scanner: TableScanner | None = None
@@ -638,6 +639,7 @@ class ReverbReplayBuffer(ReplayBuffer):
             self._adds.close()
         finally:
             self._end_waits()
+            self._guard.close()
             if self._owned_server is not None:
                 self._owned_server.stop()
 
@@ -667,7 +669,7 @@ class ReverbReplayBuffer(ReplayBuffer):
         with self._scan_lock:
             return self._scanner.scan(self._adds.flushed_next_ids())
 
-    def _update(self, keys: np.ndarray, values: np.ndarray, is_td: Any) -> np.bool_:
+    def _update(self, keys: Array, values: Array, is_td: Any) -> np.bool_:
         raw = (
             check_priorities(None, values, keys.shape) + _TD_EPSILON
             if is_td
@@ -682,7 +684,7 @@ class ReverbReplayBuffer(ReplayBuffer):
         element = self._reader.random(sample_batch_size, steps, None, None).element_spec
         specs = tf.nest.flatten(element)
 
-        def draw() -> list[np.ndarray]:
+        def draw() -> list[Array]:
             return [leaf.numpy() for leaf in tf.nest.flatten(self._sample(sample_batch_size, steps))]
 
         leaves = tf.numpy_function(draw, [], [leaf.dtype for leaf in specs], stateful=True)
@@ -718,8 +720,8 @@ class ReverbReplayBuffer(ReplayBuffer):
         if table.layout.has_ids and (steps or 1) != length and not is_pass and steps not in self._told_steps:
             self._told_steps.add(steps)
             _logger.warning(
-                "table %r: windows of %d frames are the first ones of items of %d: none starts at the last %d frames of "
-                "an episode%s.",
+                "table %r: windows of %d frames are the first ones of items of %d: none starts at the last %d frames "
+                "of an episode%s.",
                 table.name,
                 steps or 1,
                 length,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import types
 from typing import Any
 
 _NEEDED_REVERB = "0.14.0"
@@ -27,7 +26,7 @@ def load_reverb() -> Any:
     return reverb
 
 
-def load_pybind() -> types.ModuleType:
+def load_pybind() -> Any:
     """Reverb's C++ classes.
 
     `reverb.TrajectoryWriter` walks the nest and keeps Python objects for every column of every step;
@@ -40,7 +39,7 @@ def load_pybind() -> types.ModuleType:
     load_reverb()
     from reverb import pybind
 
-    return pybind  # type: ignore[no-any-return]
+    return pybind
 
 
 def _explain(reverb: str | None, tensorflow: str | None) -> str:

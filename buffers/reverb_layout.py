@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .spec import DataSpec, Field
+from .fields import Field
+from .nests import Array
+from .spec import DataSpec
 
 NO_ID = -1
 _RECORD = "replayfeed_record"
@@ -82,7 +84,7 @@ class PackedLayout:
         shapes = tuple(tf.TensorShape([sequence_length, size]) for size in self.column_bytes)
         return (tf.uint8,) * self.num_columns, shapes
 
-    def pack(self, leaves: Sequence[np.ndarray], ids: np.ndarray) -> list[np.ndarray]:
+    def pack(self, leaves: Sequence[Array], ids: Array) -> list[Array]:
         """Columns `[N, bytes]` of uint8 for leaves `[N, ...]` and ids `[N]`."""
         num_frames = len(ids)
         record = np.empty(num_frames, self._record_dtype)
@@ -112,7 +114,7 @@ class PackedLayout:
             leaves[index] = _from_bytes(column, self.spec.fields[index], outer)
         return ids, leaves
 
-    def unpack_numpy(self, columns: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def unpack_numpy(self, columns: Sequence[Array]) -> list[Array]:
         """The spec's leaves `[N, ...]` from columns `[N, bytes]`, in NumPy."""
         num_frames = len(columns[0])
         record = np.ascontiguousarray(columns[0]).view(self._record_dtype)[:, 0]
@@ -125,7 +127,7 @@ class PackedLayout:
             leaves[index] = np.ascontiguousarray(column).view(field.numpy_dtype).reshape(num_frames, *field.shape)
         return leaves
 
-    def ids_of(self, record_column: np.ndarray) -> np.ndarray:
+    def ids_of(self, record_column: Array) -> Array:
         """Ids `[...]` from the record column `[..., bytes]`, in NumPy."""
         return np.ascontiguousarray(record_column[..., :8]).view(np.int64)[..., 0]
 
@@ -159,7 +161,7 @@ class PlainLayout:
         shapes = tuple(tf.TensorShape([sequence_length, *field.shape]) for field in self.spec.fields)
         return tuple(field.dtype for field in self.spec.fields), shapes
 
-    def pack(self, leaves: Sequence[np.ndarray], ids: np.ndarray) -> list[np.ndarray]:
+    def pack(self, leaves: Sequence[Array], ids: Array) -> list[Array]:
         """The leaves themselves: a plain table has no place for ids."""
         del ids
         return list(leaves)

@@ -23,6 +23,11 @@ _T = TypeVar("_T")
 _POLL_SECONDS = 0.02
 _END_SECONDS = 3.0
 FIRST_LINE_SECONDS = 1.0
+CLOSED = "this buffer is closed; build a new one."
+
+
+# What a worker is given: a function, and where its result or error goes. None ends it.
+_Calls = queue.SimpleQueue["tuple[Callable[[], Any], queue.SimpleQueue[Any]] | None"]
 
 
 class ServerLink:
@@ -31,7 +36,6 @@ class ServerLink:
     Args:
       address: `host:port`.
       table: the table's name.
-      embedded: the server runs in this process, so that it can be asked without a guard.
       timeout_s: how long anything may take.
       log_interval_s: seconds between two lines about the same wait.
 
@@ -40,14 +44,14 @@ class ServerLink:
       ValueError: it has no such table; the message names those that it has.
     """
 
-    def __init__(self, address: str, table: str, *, embedded: bool, timeout_s: float, log_interval_s: float) -> None:
+    def __init__(self, address: str, table: str, *, timeout_s: float, log_interval_s: float) -> None:
         self.address = address
         self.table = table
-        self.embedded = embedded
         self.timeout_s = timeout_s
         self.log_interval_s = log_interval_s
         self.client = load_reverb().Client(address)
         self._ended = threading.Event()
+        self._idle: list[_Calls] = []
         self._num_in_python = 0
         self._nobody_in_python = threading.Condition()
         tables = self.tables()
@@ -95,24 +99,19 @@ class ServerLink:
         """What is said of a silent server."""
         return f"server {self.address} does not answer; waiting for table {self.table!r}"
 
-    def call(self, function: Callable[[], _T], what: str) -> _T:
-        """`function()`, which has no timeout of its own, within `timeout_s`.
+    def call(self, function: Callable[[], _T], what: str, extra_s: float = 0.0) -> _T:
+        """`function()`, which has no timeout of its own, within `timeout_s` and `extra_s`.
 
         Raises:
           WaitTimeoutError: it takes longer. It may still be carried out later.
         """
-        if self.embedded:
-            return function()
-        done: queue.SimpleQueue[tuple[_T | None, BaseException | None]] = queue.SimpleQueue()
-
-        def run() -> None:
-            try:
-                done.put((function(), None))
-            except Exception as error:  # handed to the caller, whatever it is
-                done.put((None, error))
-
-        threading.Thread(target=run, name="replayfeed-call", daemon=True).start()
-        watch = Watch(self)
+        done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        try:
+            worker = self._idle.pop()
+        except IndexError:
+            worker = _start_worker(self._idle)
+        worker.put((function, done))
+        watch = Watch(self, self.timeout_s + extra_s)
         while True:
             try:
                 result, error = done.get(timeout=min(self.log_interval_s, FIRST_LINE_SECONDS, watch.remaining()))
@@ -123,7 +122,7 @@ class ServerLink:
                 continue
             if error is not None:
                 raise error
-            return result  # type: ignore[return-value]
+            return result
 
     @contextlib.contextmanager
     def in_python(self) -> Iterator[None]:
@@ -150,6 +149,8 @@ class ServerLink:
     def end_waits(self) -> None:
         """Makes waits on tf.data's threads end: one that is in Python when Python goes would abort the process."""
         self._ended.set()
+        while self._idle:
+            self._idle.pop().put(None)
         with self._nobody_in_python:
             self._nobody_in_python.wait_for(lambda: self._num_in_python == 0, _END_SECONDS)
 
@@ -159,7 +160,7 @@ class ServerLink:
 
     def _raise_if_ended(self) -> None:
         if self._ended.is_set():
-            raise ValueError("this buffer is closed; build a new one.")
+            raise ValueError(CLOSED)
 
 
 class Watch:
@@ -216,3 +217,22 @@ def missing_for_a_sample(info: Any) -> str | None:
         needed = max(1, int(-(-(1 - left) // max(limiter.samples_per_insert, 1e-9))))
         return f"table {info.name!r}: ratio used up, needs {needed} more insert{'s' if needed > 1 else ''}; waiting"
     return None
+
+
+def _start_worker(idle: list[_Calls]) -> _Calls:
+    """A thread that carries out calls; between two of them its queue is in `idle`."""
+    calls: _Calls = queue.SimpleQueue()
+
+    def run() -> None:
+        while (call := calls.get()) is not None:
+            function, done = call
+            try:
+                result, error = function(), None
+            except Exception as raised:  # handed to the caller, whatever it is
+                result, error = None, raised
+            del call, function
+            idle.append(calls)
+            done.put((result, error))
+
+    threading.Thread(target=run, name="replayfeed-call", daemon=True).start()
+    return calls

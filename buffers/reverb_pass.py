@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from .base import BufferInfo, EmptyBufferError
 from .episode_ends import EpisodeRule
+from .nests import Array, Nest
 from .reverb_layout import PackedLayout
 from .reverb_scan import ScannedFrames
-from .spec import Nest
 from .windows import Window, ordered_starts
 
 _logger = logging.getLogger(__name__)
@@ -65,13 +65,13 @@ class ScanPass:
         """
         num_columns = self._layout.num_columns
 
-        def plan() -> list[np.ndarray]:
+        def plan() -> list[Array]:
             frames = self._scan()
             starts, lengths = self._windows(frames, window or Window(1), shift, keep_short=keep_short)
             if shuffled:
                 order = np.random.default_rng().permutation(len(starts))
                 starts, lengths = starts[order], lengths[order]
-            chance = np.float32(1 / len(starts) if shuffled else 1.0)
+            chance = np.array(1 / len(starts) if shuffled else 1.0, np.float32)
             return [chance, starts, lengths, *frames.columns]
 
         def one_pass(_: Any) -> tf.data.Dataset:
@@ -118,9 +118,7 @@ class ScanPass:
             ids, leaves = self._layout.unpack(picked, [-1 if keep_short else window.num_steps])
         return self._pack(leaves), _info(ids, chance)
 
-    def _windows(
-        self, frames: ScannedFrames, window: Window, shift: int, *, keep_short: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _windows(self, frames: ScannedFrames, window: Window, shift: int, *, keep_short: bool) -> tuple[Array, Array]:
         words = 2 * frames.positions()
         words += self._is_final(frames)
         starts, lengths = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
@@ -136,7 +134,7 @@ class ScanPass:
             _logger.warning("%d frames are in no window of %d frames; left out.", left_out, window.num_steps)
         return found, long
 
-    def _is_final(self, frames: ScannedFrames) -> np.ndarray:
+    def _is_final(self, frames: ScannedFrames) -> Array:
         """Bool `[N]`, as far as the frames themselves tell it."""
         leaves = self._layout.unpack_numpy(frames.columns)
         final = self._rule.marks(leaves).final if self._rule.told_by_spec else None

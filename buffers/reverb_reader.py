@@ -9,11 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from .base import BufferInfo
+from .nests import Nest
 from .reverb_layout import Layout
 from .reverb_link import ServerLink
 from .reverb_source import ItemDrawer, SamplerKnobs, TableSource
 from .reverb_wait import WaitStage
-from .spec import Nest
 
 Preprocess = Callable[[Any], Any]
 
@@ -186,10 +186,10 @@ class TableReader:
                 lambda leaf: tf.reshape(leaf[: num_rows * num_steps], [num_rows, num_steps, *leaf.shape[1:]]),
                 (items, info.ids, info.mask),
             )
-            alone = tf.nest.map_structure(
+            chances, keys, weights = tf.nest.map_structure(
                 lambda leaf: tf.repeat(leaf[None], num_rows, axis=0), (info.probabilities, info.keys, info.weights)
             )
-            return items, BufferInfo(ids, *alone, mask)
+            return items, BufferInfo(ids, chances, keys, weights, mask)
 
         return dataset.map(cut).unbatch()
 

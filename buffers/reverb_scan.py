@@ -14,9 +14,11 @@ are drawn later, and whoever meets them goes one level lower. Powers of two keep
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 
+from .nests import Array
 from .reverb_layout import PackedLayout
 from .reverb_link import ServerLink
 from .reverb_source import ItemDrawer
@@ -39,8 +41,8 @@ class ScannedFrames:
       columns: uint8 arrays `[N, bytes]`.
     """
 
-    ids: np.ndarray
-    columns: tuple[np.ndarray, ...]
+    ids: Array
+    columns: tuple[Array, ...]
 
     @property
     def streams(self) -> list[slice]:
@@ -49,7 +51,7 @@ class ScannedFrames:
         edges = [0, *borders.tolist(), len(self.ids)]
         return [slice(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True) if b > a]
 
-    def positions(self) -> np.ndarray:
+    def positions(self) -> Array:
         """For each frame, how many frames of its episode that are held lie before it, int64 `[N]`."""
         index = np.arange(len(self.ids))
         starts = np.where(np.diff(self.ids, prepend=self.ids[:1] - 2) == 1, 0, index)
@@ -72,7 +74,7 @@ class TableScanner:
         self._table = scan_table
         self._layout = layout
 
-    def scan(self, next_ids: np.ndarray | None) -> ScannedFrames:
+    def scan(self, next_ids: Array | None) -> ScannedFrames:
         """Everything that is held when the scan begins.
 
         Args:
@@ -117,7 +119,7 @@ class TableScanner:
     def _set_priorities(self, keys: list[int], priority: float) -> None:
         for start in range(0, len(keys), _UPDATE_SIZE):
             updates = dict.fromkeys(keys[start : start + _UPDATE_SIZE], priority)
-            self._link.call(lambda updates=updates: self._link.client.mutate_priorities(self._table, updates), "a scan")
+            self._link.call(functools.partial(self._link.client.mutate_priorities, self._table, updates), "a scan")
 
 
 class _Collected:
@@ -126,10 +128,10 @@ class _Collected:
     def __init__(self, layout: PackedLayout) -> None:
         self._layout = layout
         self._seen: set[int] = set()
-        self._ids: list[np.ndarray] = []
-        self._columns: list[list[np.ndarray]] = []
+        self._ids: list[Array] = []
+        self._columns: list[list[Array]] = []
 
-    def add(self, columns: list[np.ndarray]) -> None:
+    def add(self, columns: list[Array]) -> None:
         """Columns `[n, L, bytes]` of new items."""
         ids = self._layout.ids_of(columns[0]).reshape(-1)
         fresh = []
@@ -140,7 +142,7 @@ class _Collected:
         self._ids.append(ids[fresh])
         self._columns.append([column.reshape(len(ids), -1)[fresh] for column in columns])
 
-    def frames(self, next_ids: np.ndarray | None) -> ScannedFrames:
+    def frames(self, next_ids: Array | None) -> ScannedFrames:
         """All of them in order."""
         if not self._ids:
             return ScannedFrames(

@@ -106,7 +106,7 @@ class ItemDrawer:
                 self._functions.clear()
             self._functions[num] = function
         try:
-            return self._link.call(function, "samples")
+            return self._link.call(function, "samples", extra_s=2 * SESSION_SECONDS)
         except tf.errors.InvalidArgumentError as error:
             if "Dataset was empty" in str(error):
                 return None

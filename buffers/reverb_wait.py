@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from .nests import Array
 from .reverb_link import ServerLink, Watch
 
 _NOT_WAITING = -1.0
@@ -75,7 +76,7 @@ class WaitStage:
         start = (tf.constant(_NOT_WAITING, tf.float64), tf.constant(0.0, tf.float64))
         return tf.data.Dataset.range(sys.maxsize).scan(start, turn)
 
-    def _wait_slice(self, since: np.ndarray, next_line: np.ndarray) -> tuple[np.float64, np.float64, np.bool_]:
+    def _wait_slice(self, since: Array, next_line: Array) -> tuple[np.float64, np.float64, np.bool_]:
         """Waits a moment.
 
         Args:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .episode_ends import EpisodeMarks
+from .nests import Array
 from .reverb_import import load_pybind
 from .reverb_layout import Layout
 from .reverb_link import FIRST_LINE_SECONDS, ServerLink, Watch
@@ -23,7 +24,7 @@ _STREAM_BITS = 34
 _LARGE_FRAME_BYTES = 4096
 
 
-def stream_of(ids: np.ndarray) -> np.ndarray:
+def stream_of(ids: Array) -> Array:
     """The stream part of frame ids, int64 of the same shape."""
     return ids >> _COUNT_BITS
 
@@ -87,18 +88,18 @@ class ItemWriter:
         self._told_short = False
 
     @property
-    def next_ids(self) -> np.ndarray:
+    def next_ids(self) -> Array:
         """Ids int64 `[B]` that no frame has yet: all later ones of these streams are above."""
         return self._next_ids.copy()
 
-    def claim_ids(self, marks: EpisodeMarks) -> np.ndarray:
+    def claim_ids(self, marks: EpisodeMarks) -> Array:
         """Ids int64 `[B]` of the next step, which `write` must follow with."""
         if marks.begins is not None:
             for b in np.nonzero(marks.begins)[0]:
                 self.end_stream(int(b))
         return self._next_ids.copy()
 
-    def write(self, columns: Sequence[np.ndarray], marks: EpisodeMarks, priorities: np.ndarray | None) -> None:
+    def write(self, columns: Sequence[Array], marks: EpisodeMarks, priorities: Array | None) -> None:
         """Appends one step of every stream, columns `[B, ...]`, and creates the items that it completes."""
         rows = [np.asarray(row) for column in columns for row in column]
         refs = self._writer.Append(rows)

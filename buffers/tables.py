@@ -10,9 +10,10 @@ import dataclasses
 from typing import Any, Literal, get_args
 
 from .base import check_count
+from .nests import Nest
 from .reverb_import import load_reverb
 from .reverb_layout import Layout, PackedLayout, PlainLayout
-from .spec import DataSpec, Nest
+from .spec import DataSpec
 
 SCAN_SUFFIX = "__scan"
 
@@ -201,7 +202,8 @@ class TableConfig:
             )
         if self.max_times_sampled:
             raise ValueError(
-                f"table {self.name!r}: scannable=True needs max_times_sampled=0, got {self.max_times_sampled}; give scannable=False."
+                f"table {self.name!r}: scannable=True needs max_times_sampled=0, got {self.max_times_sampled}; "
+                "give scannable=False."
             )
         if self.layout != "packed":
             raise ValueError(
