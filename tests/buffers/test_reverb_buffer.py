@@ -32,7 +32,9 @@ def make() -> Iterator[Any]:
     built: list[ReverbReplayBuffer] = []
 
     def build(spec: Any = COUNTER, **settings: Any) -> ReverbReplayBuffer:
-        built.append(ReverbReplayBuffer.local(spec, **{"max_size": 100, "sequence_length": 1, "timeout_s": 5.0, **settings}))
+        built.append(
+            ReverbReplayBuffer.local(spec, **{"max_size": 100, "sequence_length": 1, "timeout_s": 5.0, **settings})
+        )
         return built[-1]
 
     yield build
@@ -190,7 +192,9 @@ def test_streams_of_different_lengths_have_no_gather_all(make):
     buffer = make(batch_size=2, sequence_length=2)
     for t in range(4):
         buffer.add_batch(np.array([t, t]), end_of_episode=np.array([False, t % 2 == 0]))
-    with pytest.raises(ValueError, match=r"have 2 to 4 frames; read them with as_dataset\(single_deterministic_pass=True\)"):
+    with pytest.raises(
+        ValueError, match=r"have 2 to 4 frames; read them with as_dataset\(single_deterministic_pass=True\)"
+    ):
         buffer.gather_all()
 
 
@@ -243,7 +247,12 @@ def test_element_specs_are_those_of_the_in_process_buffer(make):
 def test_a_plain_table_that_others_write_is_read_and_written(with_signature):
     signature = {"x": tf.TensorSpec([None], tf.int64)} if with_signature else None
     table = reverb.Table(
-        "t", reverb.selectors.Uniform(), reverb.selectors.Fifo(), 100, reverb.rate_limiters.MinSize(1), signature=signature
+        "t",
+        reverb.selectors.Uniform(),
+        reverb.selectors.Fifo(),
+        100,
+        reverb.rate_limiters.MinSize(1),
+        signature=signature,
     )
     server = reverb.Server([table])
     with ReverbReplayBuffer({"x": COUNTER}, "t", 2, local_server=server, timeout_s=5.0) as buffer:
@@ -267,7 +276,10 @@ def test_the_table_must_exist_and_fit():
             (({"x": COUNTER}, "b", 2), "there is no table 'b' at localhost:.*; it has a"),
             (({"x": COUNTER}, "a", 3), "was made for sequence_length=2, got sequence_length=3"),
             (({"y": COUNTER}, "a", 2), r"does not fit table 'a': missing \['x'\]; extra \['y'\]"),
-            (({"x": tf.TensorSpec([], tf.int32)}, "a", 2), r"field 'x': the table holds \[\] int64, data_spec says \[\] int32"),
+            (
+                ({"x": tf.TensorSpec([], tf.int32)}, "a", 2),
+                r"field 'x': the table holds \[\] int64, data_spec says \[\] int32",
+            ),
         ]:
             with pytest.raises(ValueError, match=message):
                 ReverbReplayBuffer(*arguments, server_address=server.address)
@@ -282,7 +294,11 @@ WRONG = {
     "no timeout": ({"timeout_s": None}, TypeError, "timeout_s must be a number of seconds, got None"),
     "interval": ({"log_interval_s": 0}, ValueError, "log_interval_s must be positive"),
     "batch": ({"batch_size": 0}, ValueError, "batch_size must be at least 1, got 0"),
-    "workers": ({"num_workers_per_iterator": 0}, ValueError, "num_workers_per_iterator must be -1 or at least 1, got 0"),
+    "workers": (
+        {"num_workers_per_iterator": 0},
+        ValueError,
+        "num_workers_per_iterator must be -1 or at least 1, got 0",
+    ),
     "in flight": ({"max_in_flight_samples_per_worker": 0}, ValueError, "max_in_flight_samples_per_worker must be"),
     "chunk": ({"max_chunk_length": 0}, ValueError, "max_chunk_length must be at least 1, got 0"),
     "pending": ({"max_pending_items": 0}, ValueError, "max_pending_items must be at least 1, got 0"),
@@ -366,8 +382,9 @@ def test_num_parallel_calls_is_at_most_the_batch(make):
 
 
 def test_a_batch_is_drawn_from_several_reverb_iterators_when_asked(make):
-    one, two = make(max_in_flight_samples_per_worker=1, num_workers_per_iterator=1), make(
-        max_in_flight_samples_per_worker=1, num_workers_per_iterator=1, max_cycle_length=8
+    one, two = (
+        make(max_in_flight_samples_per_worker=1, num_workers_per_iterator=1),
+        make(max_in_flight_samples_per_worker=1, num_workers_per_iterator=1, max_cycle_length=8),
     )
     for buffer in (one, two):
         buffer.add_sequence(np.arange(20)[None])

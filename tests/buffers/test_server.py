@@ -60,7 +60,9 @@ for build in (lambda: rf.ReplayServer([table]), lambda: rf.ReverbReplayBuffer(tf
 
 def test_reverb_is_loaded_late_and_its_absence_is_one_sentence():
     """FR-083."""
-    run = subprocess.run([sys.executable, "-c", WITHOUT_REVERB], capture_output=True, text=True, timeout=120, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT_REVERB], capture_output=True, text=True, timeout=120, check=True
+    )
     lines = run.stdout.strip().splitlines()
     assert len(lines) == 2 and lines[0] == lines[1]
     assert lines[0].startswith("Reverb buffers need dm-reverb 0.14.0") and "found dm-reverb" in lines[0]

@@ -21,11 +21,19 @@ WRONG = {
     "sampler": ({"sampler": Lifo()}, TypeError, r"TableConfig.sampler must be one of Uniform, Fifo, got Lifo\(\)"),
     "remover": ({"remover": Uniform()}, TypeError, r"TableConfig.remover must be one of Fifo, Lifo, got Uniform\(\)"),
     "limiter": ({"rate_limiter": 3}, TypeError, "TableConfig.rate_limiter must be one of MinSize, got 3"),
-    "limiter above size": ({"rate_limiter": MinSize(11)}, ValueError, "could never be sampled: its limiter asks for 11"),
+    "limiter above size": (
+        {"rate_limiter": MinSize(11)},
+        ValueError,
+        "could never be sampled: its limiter asks for 11",
+    ),
     "layout": ({"layout": "rows"}, ValueError, "TableConfig.layout must be 'packed' or 'plain', got 'rows'"),
     "spec": ({"data_spec": tf.TensorSpec([], tf.string)}, ValueError, "string has no fixed width"),
     "scan and Lifo": ({"scannable": True, "remover": Lifo()}, ValueError, r"scannable=True needs remover Fifo\(\)"),
-    "scan and once": ({"scannable": True, "max_times_sampled": 1}, ValueError, "scannable=True needs max_times_sampled=0"),
+    "scan and once": (
+        {"scannable": True, "max_times_sampled": 1},
+        ValueError,
+        "scannable=True needs max_times_sampled=0",
+    ),
     "scan and plain": ({"scannable": True, "layout": "plain"}, ValueError, "scannable=True needs layout='packed'"),
 }
 
