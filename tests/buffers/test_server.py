@@ -50,7 +50,8 @@ assert "reverb" not in sys.modules, "importing the buffers must not load reverb"
 import tensorflow as tf
 sys.modules["reverb"] = None
 table = rf.TableConfig("a", tf.TensorSpec([], tf.int64), 10)
-for build in (lambda: rf.ReplayServer([table]), lambda: rf.ReverbReplayBuffer(tf.TensorSpec([], tf.int64), "a", 1, "x:1")):
+spec = tf.TensorSpec([], tf.int64)
+for build in (lambda: rf.ReplayServer([table]), lambda: rf.ReverbReplayBuffer(spec, "a", 1, "x:1")):
     try:
         build()
     except ImportError as error:
