@@ -48,6 +48,7 @@ def random_dataset(
     num_calls = DRAWS_PER_CALL if sample_batch_size else 1
     seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True).enumerate()
 
+    @tf.autograph.experimental.do_not_convert  # nothing in it for AutoGraph, which takes a second to see that
     def draw(index: tf.Tensor, random: tf.Tensor) -> tuple[Nest, BufferInfo]:
         # The index keeps seeds apart that happen to be equal: `random` has only 32 bits.
         drawn = sampler.draw_in_graph(num_calls * batch, tf.stack([random, index]))
@@ -62,9 +63,13 @@ def random_dataset(
             return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), (items, info))
         return tf.nest.map_structure(lambda leaf: tf.reshape(leaf, [num_calls, batch, *leaf.shape[1:]]), (items, info))
 
+    @tf.autograph.experimental.do_not_convert
+    def count(items: Nest, info: BufferInfo) -> tuple[Nest, BufferInfo]:
+        return items, counted(counter, info)
+
     dataset = seeds.map(draw, num_parallel_calls, deterministic=in_order(num_parallel_calls))
     if num_parallel_calls is not None:
-        dataset = dataset.map(lambda items, info: (items, counted(counter, info)))
+        dataset = dataset.map(count)
     if sample_batch_size:
         return with_live_options(dataset.unbatch().prefetch(PREFETCHED))
     options = tf.data.Options()

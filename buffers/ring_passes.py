@@ -74,6 +74,7 @@ class PassPlanner:
             order = rng.permutation(len(starts))
             return starts[order], lengths[order], np.float32(1 / len(starts))
 
+        @tf.autograph.experimental.do_not_convert
         def plan(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             # This function holds the planner, and the dataset holds this function.
             starts, lengths, chance = call_weakly(self, make, [index], [tf.int64, tf.int64, tf.float32])
@@ -124,6 +125,7 @@ def pass_dataset(
     """
     counter = usage.graph_counter()
 
+    @tf.autograph.experimental.do_not_convert
     def gather(starts: tf.Tensor, lengths: tf.Tensor, chance: tf.Tensor) -> tuple[Nest, BufferInfo, tf.Tensor]:
         leaves, held = sampler.gather_in_graph(starts)
         num_lost = tf.reduce_sum(tf.cast(~held, tf.int64))
@@ -139,6 +141,7 @@ def pass_dataset(
         )
         return pack(leaves), sample_info(sampler, starts, chance), lengths
 
+    @tf.autograph.experimental.do_not_convert
     def cut(items: Nest, info: BufferInfo, length: tf.Tensor) -> tuple[Nest, BufferInfo]:
         if not keep_short:
             return items, info

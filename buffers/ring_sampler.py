@@ -126,6 +126,7 @@ class RingSampler:
         leaves = self._gather(starts)
         return leaves, starts >= self._ring.oldest_untouched()
 
+    @tf.autograph.experimental.do_not_convert
     def draw_in_graph(self, num: int, seed: tf.Tensor) -> GraphDraw:
         """`draw` as graph ops; `seed` is int64 `[2]`, and equal seeds give equal draws.
 

@@ -126,6 +126,7 @@ class RingWriter:
         self._usage.count_overwritten(rows, max(0, num_over))
         return rows
 
+    @tf.autograph.experimental.do_not_convert
     def _add_in_graph(self, items: Items, end_of_episode: Any, priorities: Any, *, sequence: bool) -> tf.Tensor:
         tensors = self._checker.trace(items, sequence=sequence)
         optional = [tf.convert_to_tensor(value) for value in (end_of_episode, priorities) if value is not None]
