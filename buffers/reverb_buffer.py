@@ -43,7 +43,8 @@ _AUTO = -1
 # Measured on 2 cores (W1, batches of 256): few items in flight and more workers than cores came out best.
 _DEFAULT_IN_FLIGHT = 64
 _DEFAULT_WORKERS = 4
-_DEFAULT_PENDING_ITEMS = 2048
+# Above 50 Reverb prints a warning for each item.
+_DEFAULT_PENDING_ITEMS = 48
 
 
 class ReverbReplayBuffer(ReplayBuffer):
@@ -86,7 +87,7 @@ class ReverbReplayBuffer(ReplayBuffer):
       max_samples: items after which a dataset ends; -1: never.
       max_chunk_length: frames that Reverb compresses together; None: by their size (`default_chunk_length`). Frames
         are sent when their chunk is full or at a `flush`, so that other processes see them later by up to this many.
-      max_pending_items: items that may wait for the server before `add_batch` waits.
+      max_pending_items: items that may wait for the server; then `add_batch` waits until half are confirmed.
 
     Raises:
       ImportError: reverb is absent or does not fit the installed TensorFlow.

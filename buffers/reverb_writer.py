@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .base import WaitTimeoutError
 from .episode_ends import EpisodeMarks
 from .nests import Array
 from .reverb_import import load_pybind
@@ -47,7 +48,7 @@ class ItemWriter:
       sequence_length: `L`, frames in an item.
       stride: frames from one item's start to the next in an episode.
       chunk_length: frames that Reverb compresses together.
-      max_pending_items: items that may wait for the server before `write` blocks.
+      max_pending_items: items that may wait for the server; then `write` waits until half of them are confirmed.
     """
 
     def __init__(
@@ -106,14 +107,20 @@ class ItemWriter:
         self._next_ids += 1
         ends = None if marks.ends is None else marks.ends.tolist()
         final = None if marks.final is None else marks.final.tolist()
+        late: WaitTimeoutError | None = None
         for b in range(self._batch_size):
             self._push(b, refs[b :: self._batch_size], 1.0 if priorities is None else float(priorities[b]))
             if not (self._length == 1 and final is not None and final[b]):
                 self._create_item(b)
             if ends is not None and ends[b]:
                 self.end_stream(b)
-        if self._unconfirmed >= 2 * self._max_pending:
-            self._confirm(self._max_pending)
+            if late is None and self._unconfirmed >= self._max_pending:
+                try:
+                    self._confirm(self._max_pending // 2)
+                except WaitTimeoutError as error:
+                    late = error  # raised when every stream has its frame
+        if late is not None:
+            raise late
 
     def end_stream(self, b: int) -> None:
         """Stream `b` stops: no item goes past its newest frame."""
@@ -216,7 +223,9 @@ class ItemWriter:
 
 
 def default_chunk_length(layout: Layout, sequence_length: int) -> int:
-    """Frames in a chunk: small frames share one, since a chunk's own bytes outweigh theirs."""
-    if sum(layout.column_bytes) >= _LARGE_FRAME_BYTES:
-        return 1
-    return max(4, min(16, sequence_length))
+    """Frames in a chunk: as many as an item has, up to 16, so that an item lies in few chunks.
+
+    Items of one frame have a chunk each: they are sent at once, and were fastest to write and to
+    draw. Large frames too, since a chunk is read as a whole.
+    """
+    return 1 if sum(layout.column_bytes) >= _LARGE_FRAME_BYTES else min(16, sequence_length)

@@ -1,4 +1,4 @@
-"""A TF-Agents training script on Reverb with only the buffer's import and constructor changed; its observers' tables."""
+"""A TF-Agents script on Reverb with only the buffer's import and constructor changed; tables of its observers."""
 
 from __future__ import annotations
 
