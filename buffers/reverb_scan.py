@@ -92,7 +92,7 @@ class TableScanner:
         quiet = 0
         try:
             while size and quiet < _QUIET_ROUNDS:
-                sample = self._drawer.draw(max(_MIN_DRAW, min(_MAX_DRAW, 2 * (num_first - len(found)))))
+                sample = self._drawer.draw(_draw_size(num_first - len(found)))
                 if sample is None:  # emptied meanwhile
                     break
                 keys, first = np.unique(sample.info.key.numpy(), return_index=True)
@@ -120,6 +120,11 @@ class TableScanner:
         for start in range(0, len(keys), _UPDATE_SIZE):
             updates = dict.fromkeys(keys[start : start + _UPDATE_SIZE], priority)
             self._link.call(functools.partial(self._link.client.mutate_priorities, self._table, updates), "a scan")
+
+
+def _draw_size(num_missing: int) -> int:
+    """How many to draw where so many are missing: one of a few sizes, since each is traced once."""
+    return max(_MIN_DRAW, min(_MAX_DRAW, 1 << max(0, num_missing).bit_length()))
 
 
 class _Collected:

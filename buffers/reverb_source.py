@@ -101,7 +101,7 @@ class ItemDrawer:
         """
         function = self._functions.get(num)
         if function is None:
-            function = tf.function(lambda: self._one_batch(num), autograph=False)
+            function = tf.function(lambda: self._one_batch(num), autograph=False).get_concrete_function()
             if len(self._functions) >= _MAX_CACHED_DRAWS:
                 self._functions.clear()
             self._functions[num] = function
