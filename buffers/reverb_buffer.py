@@ -13,19 +13,22 @@ from urllib.parse import urlsplit
 import numpy as np
 import tensorflow as tf
 
+from .adds import Adds
 from .base import BufferInfo, Ids, Items, ReplayBuffer, check_count
+from .callbacks import call_weakly
 from .episode_ends import EpisodeRule, FinalFrame
 from .nests import Array, Nest
 from .priorities import check_priorities
-from .reverb_adds import StreamAdds
 from .reverb_guard import ServerGuard
 from .reverb_import import load_reverb
+from .reverb_knobs import AUTO, check_auto, resolve_knobs
 from .reverb_layout import PackedLayout
 from .reverb_link import ServerLink
 from .reverb_pass import ScanPass
 from .reverb_reader import TableReader
 from .reverb_scan import ScannedFrames, TableScanner
-from .reverb_source import ItemDrawer, SamplerKnobs, TableSource
+from .reverb_source import ItemDrawer, TableSource
+from .reverb_streams import StreamWriter
 from .reverb_table import served_table
 from .reverb_wait import WaitStage
 from .reverb_writer import ItemWriter, default_chunk_length
@@ -38,11 +41,6 @@ from .windows import Window, resolve_window
 _logger = logging.getLogger(__name__)
 
 _TD_EPSILON = 1e-6
-_AUTO = -1
-
-# Measured on 2 cores (W1, batches of 256): few items in flight and more workers than cores came out best.
-_DEFAULT_IN_FLIGHT = 64
-_DEFAULT_WORKERS = 4
 # Above 50 Reverb prints a warning for each item.
 _DEFAULT_PENDING_ITEMS = 48
 
@@ -118,9 +116,9 @@ class ReverbReplayBuffer(ReplayBuffer):
         local_server: Any = None,
         dataset_buffer_size: int | None = None,
         max_cycle_length: int = 1,
-        num_workers_per_iterator: int = _AUTO,
-        max_samples_per_stream: int = _AUTO,
-        rate_limiter_timeout_ms: int = _AUTO,
+        num_workers_per_iterator: int = AUTO,
+        max_samples_per_stream: int = AUTO,
+        rate_limiter_timeout_ms: int = AUTO,
         *,
         batch_size: int = 1,
         stride: int | None = None,
@@ -130,7 +128,7 @@ class ReverbReplayBuffer(ReplayBuffer):
         final_frame: FinalFrame = "auto",
         cast: bool = False,
         max_in_flight_samples_per_worker: int | None = None,
-        max_samples: int = _AUTO,
+        max_samples: int = AUTO,
         max_chunk_length: int | None = None,
         max_pending_items: int = _DEFAULT_PENDING_ITEMS,
     ) -> None:
@@ -138,21 +136,13 @@ class ReverbReplayBuffer(ReplayBuffer):
         if (server_address is None) == (local_server is None):
             raise ValueError("give exactly one of server_address and local_server.")
         check_count("batch_size", batch_size)
-        check_count("max_cycle_length", max_cycle_length)
         check_count("max_pending_items", max_pending_items)
         check_count("sequence_length", sequence_length, optional=True)
         check_count("stride", stride, optional=True)
-        check_count("dataset_buffer_size", dataset_buffer_size, optional=True)
-        check_count("max_in_flight_samples_per_worker", max_in_flight_samples_per_worker, optional=True)
         check_count("max_chunk_length", max_chunk_length, optional=True)
-        _check_auto("num_workers_per_iterator", num_workers_per_iterator, 1)
-        _check_auto("max_samples_per_stream", max_samples_per_stream, 1)
-        _check_auto("rate_limiter_timeout_ms", rate_limiter_timeout_ms, 0)
-        _check_auto("max_samples", max_samples, 1)
+        check_auto("rate_limiter_timeout_ms", rate_limiter_timeout_ms, 0)
         _check_seconds("timeout_s", timeout_s)
         _check_seconds("log_interval_s", log_interval_s)
-        if dataset_buffer_size is not None and max_in_flight_samples_per_worker is not None:
-            raise ValueError("dataset_buffer_size and max_in_flight_samples_per_worker are the same; give one of them.")
         self._spec = DataSpec(data_spec)
         self._batch_size = int(batch_size)
         self._local_server = local_server
@@ -165,26 +155,21 @@ class ReverbReplayBuffer(ReplayBuffer):
             log_interval_s=float(log_interval_s),
         )
         self._table = served_table(self._link, self._spec, sequence_length, stride)
-        if self._table.is_ordered and num_workers_per_iterator not in (_AUTO, 1):
-            raise ValueError(
-                f"table {table_name!r} is drawn in order: num_workers_per_iterator must be 1 or {_AUTO}, "
-                f"got {num_workers_per_iterator}."
-            )
-        workers = 1 if self._table.is_ordered else _DEFAULT_WORKERS
-        in_flight = 1 if self._table.is_ordered else _DEFAULT_IN_FLIGHT
-        knobs = SamplerKnobs(
-            max_in_flight_samples_per_worker=max_in_flight_samples_per_worker or dataset_buffer_size or in_flight,
-            num_workers_per_iterator=workers if num_workers_per_iterator == _AUTO else num_workers_per_iterator,
+        knobs = resolve_knobs(
+            self._table,
+            dataset_buffer_size=dataset_buffer_size,
+            max_in_flight_samples_per_worker=max_in_flight_samples_per_worker,
+            num_workers_per_iterator=num_workers_per_iterator,
             max_samples_per_stream=max_samples_per_stream,
             max_samples=max_samples,
             max_cycle_length=max_cycle_length,
         )
-        self._adds = self._make_adds(
-            ItemChecker(self._spec, self._batch_size, cast=cast), max_chunk_length, max_pending_items
-        )
-        read_timeout_s = timeout_s if rate_limiter_timeout_ms == _AUTO else rate_limiter_timeout_ms / 1000
+        self._streams = self._stream_writer(max_chunk_length, max_pending_items)
+        checker = ItemChecker(self._spec, self._batch_size, cast=cast)
+        self._adds = Adds(self._spec, checker, self._batch_size, self._streams)
+        read_timeout_s = timeout_s if rate_limiter_timeout_ms == AUTO else rate_limiter_timeout_ms / 1000
         source = TableSource(self._link, self._table.layout, self._table.sequence_length, knobs)
-        self._stage = WaitStage(self._link, self._adds.flush, read_timeout_s, self._adds.explain_no_item)
+        self._stage = WaitStage(self._link, self._streams.flush, read_timeout_s, self._streams.explain_no_item)
         self._guard = ServerGuard(self._link, read_timeout_s)
         self._reader = TableReader(
             self._link,
@@ -228,10 +213,10 @@ class ReverbReplayBuffer(ReplayBuffer):
         final_frame: FinalFrame = "auto",
         cast: bool = False,
         max_cycle_length: int = 1,
-        num_workers_per_iterator: int = _AUTO,
-        max_samples_per_stream: int = _AUTO,
+        num_workers_per_iterator: int = AUTO,
+        max_samples_per_stream: int = AUTO,
         max_in_flight_samples_per_worker: int | None = None,
-        max_samples: int = _AUTO,
+        max_samples: int = AUTO,
         max_chunk_length: int | None = None,
         max_pending_items: int = _DEFAULT_PENDING_ITEMS,
     ) -> ReverbReplayBuffer:
@@ -352,7 +337,7 @@ class ReverbReplayBuffer(ReplayBuffer):
         """
         if tf.executing_eagerly():
             return tf.constant(len(self), tf.int64)
-        frames = tf.numpy_function(lambda: np.int64(len(self)), [], tf.int64, stateful=True)
+        frames = call_weakly(self, lambda buffer: np.int64(len(buffer)), [], tf.int64)
         frames.set_shape([])
         return frames
 
@@ -402,7 +387,7 @@ class ReverbReplayBuffer(ReplayBuffer):
         """
         if b is not None and not 0 <= b < self._batch_size:
             raise ValueError(f"there is no stream {b}: this buffer has streams 0 to {self._batch_size - 1}.")
-        self._adds.end_stream(b)
+        self._streams.end_stream(b)
 
     def flush(self) -> None:
         """Returns when the server has confirmed all that was added.
@@ -410,7 +395,7 @@ class ReverbReplayBuffer(ReplayBuffer):
         Raises:
           WaitTimeoutError: it has not within `timeout_s`; the message has the numbers.
         """
-        self._adds.flush()
+        self._streams.flush()
 
     # Reading
 
@@ -564,7 +549,7 @@ class ReverbReplayBuffer(ReplayBuffer):
         if tf.executing_eagerly():
             self._update(np.asarray(keys), np.asarray(values), is_td)
         else:
-            tf.numpy_function(self._update, [keys, values, is_td], tf.bool, stateful=True)
+            call_weakly(self, ReverbReplayBuffer._update, [keys, values, is_td], tf.bool)
 
     def gather_all(self) -> Items:
         """Every frame that the table's items hold, oldest first, leaves `[B, T, ...]`.
@@ -581,7 +566,7 @@ class ReverbReplayBuffer(ReplayBuffer):
             raise ValueError(self._table.why_no_scan())
         frames = self._scan()
         lengths = [stream.stop - stream.start for stream in frames.streams]
-        lengths += [0] * (self._batch_size - len(lengths) if self._adds.has_written or not lengths else 0)
+        lengths += [0] * (self._batch_size - len(lengths) if self._streams.has_written or not lengths else 0)
         if len(set(lengths)) > 1:
             raise ValueError(
                 f"gather_all gives [B, T, ...], but the streams in table {self._table.name!r} have {min(lengths)} to "
@@ -600,7 +585,7 @@ class ReverbReplayBuffer(ReplayBuffer):
             for name in tables:
                 self._link.client.reset(name)
 
-        self._adds.restart(lambda: self._link.call(reset, "a reset"))
+        self._streams.restart(lambda: self._link.call(reset, "a reset"))
 
     def stats(self) -> BufferStats:
         """Counts and shares as of now; None where Reverb does not tell."""
@@ -637,7 +622,7 @@ class ReverbReplayBuffer(ReplayBuffer):
             return
         self._closed = True
         try:
-            self._adds.close()
+            self._streams.close()
         finally:
             self._end_waits()
             self._guard.close()
@@ -646,7 +631,7 @@ class ReverbReplayBuffer(ReplayBuffer):
 
     # How it is done
 
-    def _make_adds(self, checker: ItemChecker, max_chunk_length: int | None, max_pending_items: int) -> StreamAdds:
+    def _stream_writer(self, max_chunk_length: int | None, max_pending_items: int) -> StreamWriter:
         table, link, batch_size = self._table, self._link, self._batch_size
 
         def make_writer() -> ItemWriter:
@@ -663,12 +648,12 @@ class ReverbReplayBuffer(ReplayBuffer):
                 max_pending_items=max_pending_items,
             )
 
-        return StreamAdds(self._spec, checker, self._rule, table.layout, batch_size, make_writer)
+        return StreamWriter(self._rule, table.layout, batch_size, make_writer)
 
     def _scan(self) -> ScannedFrames:
         assert self._scanner is not None  # callers have looked
         with self._scan_lock:
-            return self._scanner.scan(self._adds.flushed_next_ids())
+            return self._scanner.scan(self._streams.flushed_next_ids())
 
     def _update(self, keys: Array, values: Array, is_td: Any) -> np.bool_:
         raw = (
@@ -685,10 +670,10 @@ class ReverbReplayBuffer(ReplayBuffer):
         element = self._reader.random(sample_batch_size, steps, None, None).element_spec
         specs = tf.nest.flatten(element)
 
-        def draw() -> list[Array]:
-            return [leaf.numpy() for leaf in tf.nest.flatten(self._sample(sample_batch_size, steps))]
+        def draw(buffer: ReverbReplayBuffer) -> list[Array]:
+            return [leaf.numpy() for leaf in tf.nest.flatten(buffer._sample(sample_batch_size, steps))]
 
-        leaves = tf.numpy_function(draw, [], [leaf.dtype for leaf in specs], stateful=True)
+        leaves = call_weakly(self, draw, [], [leaf.dtype for leaf in specs])
         for leaf, leaf_spec in zip(leaves, specs, strict=True):
             leaf.set_shape(leaf_spec.shape)
         items, info = tf.nest.pack_sequence_as(element, leaves)
@@ -741,14 +726,6 @@ class ReverbReplayBuffer(ReplayBuffer):
     def _check_open(self) -> None:
         if self._closed:
             raise ValueError("this buffer is closed; build a new one.")
-
-
-def _check_auto(name: str, value: Any, least: int) -> None:
-    """Refuses what is neither `_AUTO` nor an int of at least `least`."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int, got {value!r}.")
-    if value != _AUTO and value < least:
-        raise ValueError(f"{name} must be {_AUTO} or at least {least}, got {value!r}.")
 
 
 def _check_seconds(name: str, value: Any) -> None:

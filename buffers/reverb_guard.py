@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from .base import WaitTimeoutError
+from .callbacks import call_weakly
 from .reverb_import import load_reverb
 from .reverb_link import CLOSED, ServerLink, Watch
 
@@ -78,11 +79,16 @@ class ServerGuard:
             self._alarm.enqueue(True)
 
     def _empty_or_fail(self, tick: tf.Tensor, element_spec: Any) -> tuple[tf.Tensor, tf.experimental.Optional]:
-        started = tf.cond(tick == 0, lambda: _call(self._start), lambda: True)
+        started = tf.cond(tick == 0, lambda: self._call(ServerGuard._start), lambda: True)
         with tf.control_dependencies([started]):
-            failed = tf.cond(self._alarm.size() > 0, lambda: _call(self._fail), lambda: True)
+            failed = tf.cond(self._alarm.size() > 0, lambda: self._call(ServerGuard._fail), lambda: True)
         with tf.control_dependencies([failed]):
             return tf.constant(_TICK), tf.experimental.Optional.empty(element_spec)
+
+    def _call(self, method: Callable[[ServerGuard], np.bool_]) -> tf.Tensor:
+        done = call_weakly(self, method, [], tf.bool)
+        done.set_shape([])
+        return done
 
     def _fail(self) -> np.bool_:
         raise ValueError(CLOSED) if self._closed else WaitTimeoutError(self._link.no_answer() + self._gave_up)
@@ -115,12 +121,6 @@ def _is_element(kind: tf.Tensor, _: tf.experimental.Optional) -> tf.Tensor:
 
 def _get_value(_: tf.Tensor, maybe: tf.experimental.Optional) -> Any:
     return maybe.get_value()
-
-
-def _call(function: Callable[[], np.bool_]) -> tf.Tensor:
-    done = tf.numpy_function(function, [], tf.bool, stateful=True)
-    done.set_shape([])
-    return done
 
 
 def _ticks(seconds: float) -> tf.data.Dataset:

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from .base import BufferInfo, EmptyBufferError
+from .callbacks import call_weakly
 from .episode_ends import EpisodeRule
 from .nests import Array, Nest
 from .reverb_layout import PackedLayout
@@ -65,9 +66,9 @@ class ScanPass:
         """
         num_columns = self._layout.num_columns
 
-        def plan() -> list[Array]:
-            frames = self._scan()
-            starts, lengths = self._windows(frames, window or Window(1), shift, keep_short=keep_short)
+        def plan(source: ScanPass) -> list[Array]:
+            frames = source._scan()
+            starts, lengths = source._windows(frames, window or Window(1), shift, keep_short=keep_short)
             if shuffled:
                 order = np.random.default_rng().permutation(len(starts))
                 starts, lengths = starts[order], lengths[order]
@@ -76,7 +77,7 @@ class ScanPass:
 
         def one_pass(_: Any) -> tf.data.Dataset:
             types = [tf.float32, tf.int64, tf.int64, *[tf.uint8] * num_columns]
-            chance, starts, lengths, *columns = tf.numpy_function(plan, [], types, stateful=True)
+            chance, starts, lengths, *columns = call_weakly(self, plan, [], types)
             chance.set_shape([])
             starts.set_shape([None])
             lengths.set_shape([None])

@@ -9,10 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from .base import BufferInfo
+from .callbacks import call_weakly
 from .nests import Nest
+from .reverb_knobs import SamplerKnobs
 from .reverb_layout import Layout
 from .reverb_link import ServerLink
-from .reverb_source import ItemDrawer, SamplerKnobs, TableSource
+from .reverb_source import ItemDrawer, TableSource
 from .reverb_wait import WaitStage
 
 Preprocess = Callable[[Any], Any]
@@ -81,8 +83,8 @@ class TableReader:
     ) -> tf.data.Dataset:
         """One pass of a table that removes what it delivers in a fixed order; what is in it at the first `next`."""
 
-        def size() -> np.int64:
-            info = self._link.info()
+        def size(reader: TableReader) -> np.int64:
+            info = reader._link.info()
             if info.max_times_sampled != 1:
                 raise ValueError(
                     f"table {info.name!r} removes nothing that it delivers (max_times_sampled="
@@ -92,7 +94,7 @@ class TableReader:
             return np.int64(info.current_size)
 
         def one_pass(_: tf.Tensor) -> tf.data.Dataset:
-            num = tf.numpy_function(size, [], tf.int64, stateful=True)
+            num = call_weakly(self, size, [], tf.int64)
             num.set_shape([])
             return self._source.dataset(in_order=True).take(num)
 

@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from .reverb_import import load_reverb
+from .reverb_knobs import SamplerKnobs
 from .reverb_layout import Layout
 from .reverb_link import ServerLink
 
 # How long Reverb waits by itself for an item; then its dataset ends, and our own stage looks why.
 SESSION_SECONDS = 0.5
 _MAX_CACHED_DRAWS = 64
-
-
-@dataclasses.dataclass(frozen=True)
-class SamplerKnobs:
-    """Reverb's own settings of a sampling iterator.
-
-    Attributes:
-      max_in_flight_samples_per_worker: items that a worker asks for ahead.
-      num_workers_per_iterator: threads that fetch; 1 keeps the order of FIFO and heap tables.
-      max_samples_per_stream: items of one request before the next; -1: Reverb chooses.
-      max_samples: items that an iterator delivers before it ends; -1: it never ends.
-      max_cycle_length: Reverb iterators that one batch is drawn from.
-    """
-
-    max_in_flight_samples_per_worker: int
-    num_workers_per_iterator: int
-    max_samples_per_stream: int
-    max_samples: int
-    max_cycle_length: int
 
 
 class TableSource:

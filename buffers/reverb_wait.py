@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from .callbacks import call_weakly
 from .nests import Array
 from .reverb_link import ServerLink, Watch
 
@@ -66,9 +67,7 @@ class WaitStage:
         """Bools without end: whether the table can be sampled, after having waited a moment for it."""
 
         def turn(state: tuple[tf.Tensor, tf.Tensor], _: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], tf.Tensor]:
-            since, next_line, ready = tf.numpy_function(
-                self._wait_slice, list(state), [tf.float64, tf.float64, tf.bool], stateful=True
-            )
+            since, next_line, ready = call_weakly(self, WaitStage._wait_slice, state, [tf.float64, tf.float64, tf.bool])
             for scalar in (since, next_line, ready):
                 scalar.set_shape([])
             return (since, next_line), ready

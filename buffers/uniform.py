@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
+from .adds import Adds
 from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer, check_count
 from .episode_ends import EpisodeRule, FinalFrame
 from .memory import check_capacity_fits, copy_to_tensor
@@ -121,15 +122,9 @@ class TFUniformReplayBuffer(ReplayBuffer):
         self._ring = FrameRing(int(batch_size), capacity)
         self._usage = Usage(capacity)
         self._lock = threading.Lock()
-        self._writer = RingWriter(
-            self._spec,
-            ItemChecker(self._spec, int(batch_size), cast=cast),
-            self._rule,
-            self._ring,
-            self._storage,
-            self._usage,
-            self._lock,
-        )
+        self._writer = RingWriter(self._rule, self._ring, self._storage, self._usage, self._lock)
+        checker = ItemChecker(self._spec, int(batch_size), cast=cast)
+        self._adds = Adds(self._spec, checker, int(batch_size), self._writer)
         self._closed = False
         self._drop_remainder = bool(dataset_drop_remainder)
         self._window_shift = dataset_window_shift
@@ -186,7 +181,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
           ValueError: `end_of_episode` or `priorities` does not fit. Nothing is stored.
           ValueError: the buffer is closed.
         """
-        return self._writer.add_batch(items, end_of_episode, priorities)
+        return self._adds.add_batch(items, end_of_episode, priorities)
 
     def add_sequence(self, items: Items, *, end_of_episode: Any = None, priorities: Any = None) -> Ids:
         """Stores `T` frames of each stream: the same as `T` calls of `add_batch`, in one.
@@ -202,7 +197,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
         Raises:
           ValueError: as `add_batch`; also where fields disagree about `T`. Nothing is stored.
         """
-        return self._writer.add_sequence(items, end_of_episode, priorities)
+        return self._adds.add_sequence(items, end_of_episode, priorities)
 
     def end_stream(self, b: int | None = None) -> None:
         """Stream `b` (None: all of them) stops here: no window goes past its newest frame.

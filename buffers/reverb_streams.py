@@ -7,26 +7,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from .base import Ids, Items
 from .episode_ends import EpisodeMarks, EpisodeRule
 from .nests import Array
 from .priorities import check_priorities
 from .reverb_layout import NO_ID, Layout
 from .reverb_writer import ItemWriter
-from .spec import DataSpec, ItemChecker
 
 
-class StreamAdds:
+class StreamWriter:
     """The writing half of a buffer; any number of threads may call it.
 
     Everything that can be wrong with the items is found before anything is appended to any
     stream, so that a refused write leaves no frame.
 
     Args:
-      spec: the spec of a frame.
-      checker: checks items against it.
       rule: tells where episodes begin and end.
       layout: how frames lie in columns.
       batch_size: `B`.
@@ -35,15 +30,11 @@ class StreamAdds:
 
     def __init__(
         self,
-        spec: DataSpec,
-        checker: ItemChecker,
         rule: EpisodeRule,
         layout: Layout,
         batch_size: int,
         make_writer: Callable[[], ItemWriter],
     ) -> None:
-        self._spec = spec
-        self._checker = checker
         self._rule = rule
         self._layout = layout
         self._batch_size = batch_size
@@ -56,24 +47,6 @@ class StreamAdds:
     def has_written(self) -> bool:
         """Whether anything was written."""
         return self._writer is not None
-
-    def add_batch(self, items: Items, end_of_episode: Any, priorities: Any) -> Ids:
-        """One frame a stream, leaves `[B, ...]`; ids int64 `[B]`, a tensor where the items are tensors."""
-        if not tf.executing_eagerly():
-            return self._add_in_graph(items, end_of_episode, priorities, sequence=False)
-        given = self._spec.flatten(items)
-        as_tensor = isinstance(given[0], tf.Tensor)
-        ids = self._add_step(self._checker.check_leaves(given), end_of_episode, priorities)
-        return tf.constant(ids) if as_tensor else ids
-
-    def add_sequence(self, items: Items, end_of_episode: Any, priorities: Any) -> Ids:
-        """`T` frames a stream, leaves `[B, T, ...]`; ids int64 `[B, T]`, a tensor where the items are tensors."""
-        if not tf.executing_eagerly():
-            return self._add_in_graph(items, end_of_episode, priorities, sequence=True)
-        given = self._spec.flatten(items)
-        as_tensor = isinstance(given[0], tf.Tensor)
-        ids = self._add_steps(*self._checker.check_sequence_leaves(given), end_of_episode, priorities)
-        return tf.constant(ids) if as_tensor else ids
 
     def end_stream(self, b: int | None) -> None:
         """No item goes past the newest frame of stream `b` (None: of any)."""
@@ -118,14 +91,14 @@ class StreamAdds:
         """Why these streams gave no item, with the numbers; empty where that is not the reason."""
         return "" if self._writer is None else self._writer.explain_no_item()
 
-    def _add_step(self, leaves: list[Array], end_of_episode: Any, priorities: Any) -> Array:
+    def add_step(self, leaves: list[Array], end_of_episode: Any, priorities: Any) -> Array:
         marks = self._rule.marks(leaves, end_of_episode)
         if priorities is not None:
             priorities = check_priorities(priorities, None, (self._batch_size,))
         with self._lock:
             return self._write(leaves, marks, priorities)
 
-    def _add_steps(self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any) -> Array:
+    def add_steps(self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any) -> Array:
         shape = (self._batch_size, num_steps)
         if priorities is not None:
             priorities = check_priorities(priorities, None, shape)
@@ -148,20 +121,3 @@ class StreamAdds:
         ids = self._writer.claim_ids(marks)
         self._writer.write(self._layout.pack(leaves, ids), marks, priorities)
         return ids if self._layout.has_ids else np.full_like(ids, NO_ID)
-
-    def _add_in_graph(self, items: Items, end_of_episode: Any, priorities: Any, *, sequence: bool) -> tf.Tensor:
-        tensors = self._checker.trace(items, sequence=sequence)
-        optional = [tf.convert_to_tensor(value) for value in (end_of_episode, priorities) if value is not None]
-
-        def write(*arrays: Array) -> Array:
-            leaves = list(arrays[: len(tensors)])
-            rest = list(arrays[len(tensors) :])
-            ends = rest.pop(0) if end_of_episode is not None else None
-            raw = rest.pop(0) if priorities is not None else None
-            if sequence:
-                return self._add_steps(*self._checker.check_sequence_leaves(leaves), ends, raw)
-            return self._add_step(self._checker.check_leaves(leaves), ends, raw)
-
-        ids = tf.numpy_function(write, [*tensors, *optional], tf.int64, stateful=True)
-        ids.set_shape([self._batch_size, None] if sequence else [self._batch_size])
-        return ids
