@@ -14,17 +14,16 @@ from replayfeed.buffers import ReverbReplayBuffer
 
 _OURS, _RAW, _TF_AGENTS, _TUNED = "replayfeed", "raw Reverb", "TF-Agents' defaults", "TF-Agents, tuned like raw"
 _BATCH, _STREAMS = 256, 64
-# What our buffer takes for frames of this size.
-_CHUNK_LENGTH = 4
+# What our buffer takes for small frames in items of two.
+_CHUNK_LENGTH = 2
 # Writers and servers of one process wait for each other when they are taken down, so they live until it exits.
 _kept: list[Any] = []
 
 
 def served_as_dataset(scale: Scale) -> list[dict[str, Any]]:
     ours = ReverbReplayBuffer.local(W1.data_spec, max_size=scale.served_items, sequence_length=1, scannable=False)
-    for num, block in blocks(W1, scale.served_items, 1000):
+    for _, block in blocks(W1, scale.served_items, 1000):
         ours.add_sequence({name: leaf[None] for name, leaf in block.items()})
-        del num
     ours.flush()
     theirs = HandServer(W1, 1, scale.served_items)
     theirs.fill(scale.served_items)
