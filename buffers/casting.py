@@ -28,16 +28,26 @@ def from_plain_numbers(value: Any, field: Field, outer: tuple[int | None, ...]) 
     Raises:
       ValueError: something else than numbers, a ragged list, or a value that does not survive.
     """
-    is_plain = [_is_plain(number, field, outer) for number in _scalars(value)]
+    numbers = list(_scalars(value))
+    is_plain = [_is_plain(number, field, outer) for number in numbers]
+    is_exact = all(is_plain) and field.kind == INTEGER
+    if is_exact:
+        bounds = np.iinfo(field.numpy_dtype)
+        for number in numbers:
+            if not bounds.min <= number <= bounds.max:
+                raise ValueError(f"field {field.path!r}: {number} does not survive in {field.dtype.name}.")
     try:
-        array = np.asarray(value)
+        # Straight into the field's dtype: NumPy would make floats of a list like [2**63, 1].
+        array = np.asarray(value, field.numpy_dtype if is_exact else None)
     except (ValueError, OverflowError):
         raise ValueError(f"field {field.path!r}: expected {field.expected(outer)}, got a ragged list.") from None
-    if not all(is_plain):
+    if is_exact or not all(is_plain):
         return array
-    if array.dtype == object:  # an int beyond 64 bits
-        raise ValueError(f"field {field.path!r}: {value!r} does not survive in {field.dtype.name}.")
-    return cast_values(array, field) if array.size else array.astype(field.numpy_dtype)
+    result = cast_values(array, field) if array.size else array.astype(field.numpy_dtype)
+    for number, kept in zip(numbers, result.flat, strict=True):
+        if type(number) is int and kept != number:  # a float may be rounded, an int may not
+            raise ValueError(f"field {field.path!r}: {number} does not survive in {field.dtype.name}.")
+    return result
 
 
 def cast_values(array: Array, field: Field) -> Array:

@@ -46,7 +46,10 @@ def leaves_with_paths(nest: Nest, path: tuple[str, ...], until: Nest | None = No
         return
     by_name = dict(expected or [])
     for name, child in children:
-        yield from leaves_with_paths(child, (*path, name), by_name.get(name))
+        if until is not None and name not in by_name:
+            yield (*path, name), child
+        else:
+            yield from leaves_with_paths(child, (*path, name), by_name.get(name))
 
 
 def lists_to_tuples(nest: Nest) -> Nest:

@@ -36,3 +36,18 @@ def check_priorities(priorities: Any, td_errors: Any, shape: tuple[int, ...]) ->
         rule = "a priority must be finite and at least 0" if name == "priorities" else "a TD error must be finite"
         raise ValueError(f"{name}[{', '.join(map(str, position))}] is {values[position]}: {rule}.")
     return np.abs(values)
+
+
+def check_keys(keys: Any) -> Array:
+    """Keys or ids as int64, of whatever shape.
+
+    Raises:
+      ValueError: they are no whole numbers.
+
+    >>> check_keys([3, 4])
+    array([3, 4])
+    """
+    values = np.asarray(keys)
+    if values.size and values.dtype.kind not in "iu":
+        raise ValueError(f"keys and ids are int64 numbers as `BufferInfo` has them, got {values.dtype}.")
+    return values.astype(np.int64)

@@ -18,7 +18,7 @@ from .base import BufferInfo, Ids, Items, ReplayBuffer, check_count
 from .callbacks import call_weakly
 from .episode_ends import EpisodeRule, FinalFrame
 from .nests import Array, Nest
-from .priorities import check_priorities
+from .priorities import check_keys, check_priorities
 from .reverb_guard import ServerGuard
 from .reverb_import import load_reverb
 from .reverb_knobs import AUTO, check_auto, resolve_knobs
@@ -547,7 +547,7 @@ class ReverbReplayBuffer(ReplayBuffer):
         is_td = priorities is None
         values = td_errors if is_td else priorities
         if tf.executing_eagerly():
-            self._update(np.asarray(keys), np.asarray(values), is_td)
+            self._update(check_keys(keys), np.asarray(values), is_td)
         else:
             call_weakly(self, ReverbReplayBuffer._update, [keys, values, is_td], tf.bool)
 

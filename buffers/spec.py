@@ -168,6 +168,8 @@ class ItemChecker:
         tensors = []
         for index, leaf in enumerate(leaves):
             field = self._spec.fields[index]
+            if isinstance(leaf, tf.Variable):
+                leaf = leaf.read_value()
             tensor = leaf if isinstance(leaf, tf.Tensor) else tf.constant(self._convert(leaf, index, outer))
             castable = self._cast and KINDS.get(tensor.dtype) == field.kind
             if not (tensor.dtype == field.dtype or castable) or not tensor.shape.is_compatible_with(
@@ -179,10 +181,16 @@ class ItemChecker:
 
     def _convert(self, leaf: Any, index: int, outer: tuple[int | None, ...]) -> Array:
         field = self._spec.fields[index]
-        if isinstance(leaf, tf.Tensor):
+        if isinstance(leaf, tf.Tensor | tf.Variable):
             leaf = leaf.numpy()
+        if isinstance(leaf, np.ma.MaskedArray):
+            raise ValueError(
+                f"field {field.path!r}: expected {field.expected(outer)}, got a masked array; fill it first."
+            )
         if isinstance(leaf, np.ndarray | np.generic):
             array = np.asarray(leaf)
+            if not array.dtype.isnative:
+                array = array.astype(array.dtype.newbyteorder("="))
         else:
             array = from_plain_numbers(leaf, field, outer)
         if not _fits(array.shape, (*outer, *field.shape)):

@@ -12,10 +12,11 @@ import tensorflow as tf
 
 from .adds import Adds
 from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer, check_count
+from .callbacks import call_weakly
 from .episode_ends import EpisodeRule, FinalFrame
 from .memory import check_capacity_fits, copy_to_tensor
 from .nests import Array, Nest
-from .priorities import check_priorities
+from .priorities import check_keys, check_priorities
 from .ring import FrameRing
 from .ring_dataset import random_dataset
 from .ring_passes import PassPlanner, pass_dataset
@@ -131,7 +132,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
         self._min_size = int(min_size_to_sample)
         self._seed = seed
         self._rng = np.random.default_rng(None if seed is None else [seed, _SAMPLE_STREAM])
-        self._num_datasets = 0
+        self._num_seeds = 0
         self._samplers: dict[Window | None, RingSampler] = {}
         # Sizes of the last sample, and the tensors of its info that are the same for all samples of these sizes.
         self._constants: tuple[tuple[int, int, int | None], tuple[tf.Tensor, tf.Tensor, tf.Tensor]] | None = None
@@ -276,7 +277,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
                 sampler,
                 self._pack_for_dataset,
                 inner_batch,
-                self._dataset_seed(),
+                self._next_seed(_DATASET_STREAM),
                 self._usage.graph_counter(),
                 num_parallel_calls=num_parallel_calls,
             )
@@ -367,7 +368,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
         """
         wanted = resolve_window(num_steps, None)
         sampler = self._sampler(wanted)
-        given = np.asarray(ids.numpy() if isinstance(ids, tf.Tensor) else ids, np.int64)
+        given = check_keys(ids)
         starts = given.reshape(-1)
         with self._lock:
             self._check_open()
@@ -376,8 +377,8 @@ class TFUniformReplayBuffer(ReplayBuffer):
         leaves = [leaf.reshape(*given.shape, *leaf.shape[1:]) for leaf in leaves]
         return self._spec.pack(self._storage.to_tensors(leaves))
 
-    def update_priorities(self, keys: Any, priorities: Any = None, *, td_errors: Any = None) -> int:
-        """Checks the values and tells how many keys are gone; draws stay uniform.
+    def update_priorities(self, keys: Any, priorities: Any = None, *, td_errors: Any = None) -> Any:
+        """Checks the values and tells how many keys are gone (an int; in a graph int64 `[]`); draws stay uniform.
 
         So a training loop that writes priorities back runs on this buffer too.
 
@@ -390,10 +391,18 @@ class TFUniformReplayBuffer(ReplayBuffer):
           ValueError: not exactly one of `priorities` and `td_errors` is given.
           ValueError: shapes differ, or a value is refused; the message names the position.
         """
-        keys = np.asarray(keys, np.int64)
-        check_priorities(priorities, td_errors, keys.shape)
-        ring = self._ring
-        return int(np.count_nonzero((keys < ring.tail) | (keys >= ring.published)))
+        if tf.executing_eagerly():
+            return int(self._count_gone(keys, priorities, td_errors))
+        if (priorities is None) == (td_errors is None):
+            check_priorities(priorities, td_errors, ())  # tells what is wrong
+        is_raw = priorities is not None
+
+        def count(buffer: TFUniformReplayBuffer, keys: Array, values: Array) -> np.int64:
+            return buffer._count_gone(keys, values if is_raw else None, None if is_raw else values)
+
+        gone = call_weakly(self, count, [keys, priorities if is_raw else td_errors], tf.int64)
+        gone.set_shape([])
+        return gone
 
     def gather_all(self) -> Items:
         """Every frame held, oldest first, leaves `[B, T, ...]`; final observations included."""
@@ -446,12 +455,13 @@ class TFUniformReplayBuffer(ReplayBuffer):
 
     # How it is done
 
+    def _count_gone(self, keys: Any, priorities: Any, td_errors: Any) -> np.int64:
+        keys = check_keys(keys)
+        check_priorities(priorities, td_errors, keys.shape)
+        return np.int64(np.count_nonzero((keys < self._ring.tail) | (keys >= self._ring.published)))
+
     def _sample_in_graph(self, sampler: RingSampler, sample_batch_size: int | None) -> tuple[Items, BufferInfo]:
-        seed = (
-            None
-            if self._seed is None
-            else int(np.random.SeedSequence([self._seed, _GRAPH_STREAM]).generate_state(1)[0])
-        )
+        seed = self._next_seed(_GRAPH_STREAM)
         pair = tf.random.uniform([2], tf.int64.min, tf.int64.max, tf.int64, seed=seed)
         drawn = sampler.draw_in_graph(sample_batch_size or 1, pair)
         ids = sampler.ids(drawn.starts)
@@ -509,7 +519,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
             min_size=self._min_size,
             keep_short=keep_short,
         )
-        return planner.ordered() if epochs is None else planner.shuffled(epochs, self._dataset_seed())
+        return planner.ordered() if epochs is None else planner.shuffled(epochs, self._next_seed(_DATASET_STREAM))
 
     def _check_sizes(self, sample_batch_size: int | None, window: Window | None, *, is_pass: bool) -> None:
         max_length = self.capacity // self.batch_size
@@ -557,13 +567,13 @@ class TFUniformReplayBuffer(ReplayBuffer):
             known = self._constants = (sizes, (chance, tf.ones([batch]), tf.ones(shape, tf.bool)))
         return known[1]
 
-    def _dataset_seed(self) -> int | None:
-        """A seed for the next dataset: another for each, the same in each run."""
+    def _next_seed(self, stream: int) -> int | None:
+        """A seed for the next dataset or graph: another for each, the same in each run."""
         if self._seed is None:
             return None
         with self._lock:
-            self._num_datasets += 1
-            entropy = [self._seed, _DATASET_STREAM, self._num_datasets]
+            self._num_seeds += 1
+            entropy = [self._seed, stream, self._num_seeds]
         return int(np.random.SeedSequence(entropy).generate_state(1, np.uint32)[0])
 
     def _check_open(self) -> None:

@@ -188,6 +188,14 @@ WRONG_ITEMS = {
         r"field 'action': 1099511627777 does not survive in int32",
     ),
     "plain float for int": ({"action": [1.5]}, r"field 'action': 1.5 does not survive in int32"),
+    "plain int that a float cannot hold": (
+        {"obs": [[2**24 + 1, 0, 0, 0, 0]]},
+        r"field 'obs': 16777217 does not survive",
+    ),
+    "masked array": (
+        {"obs": np.ma.masked_array(np.zeros([1, 5], np.float32), mask=True)},
+        r"field 'obs': expected \[1, 5\] float32, got a masked array",
+    ),
     "no number": ({"action": ["left"]}, r"field 'action': expected \[1\] int32, got str"),
 }
 
@@ -255,6 +263,26 @@ def test_plain_numbers_take_the_fields_dtype(make):
     stored = buffer.gather_all()
     assert stored["action"].numpy().tolist() == [[3]]
     assert stored["obs"].numpy().tolist() == [[[1.0, 2.0, 3.0, 4.5, 5.0]]]
+
+
+def test_plain_numbers_of_64_bits_are_kept_exactly(make):
+    buffer = make({"x": tf.TensorSpec([], tf.uint64)}, batch_size=2)
+    buffer.add_batch({"x": [2**63 + 1, 1]})
+    assert buffer.gather_all()["x"].numpy().tolist() == [[2**63 + 1], [1]]
+
+
+def test_arrays_of_another_byte_order_are_read_right(make):
+    buffer = make({"x": tf.TensorSpec([], tf.float32)})
+    buffer.add_batch({"x": np.array([1.5], ">f4")})
+    assert buffer.gather_all()["x"].numpy().tolist() == [[1.5]]
+
+
+def test_a_variable_is_taken_for_its_value(make):
+    buffer = make({"x": tf.TensorSpec([], tf.float32)})
+    variable = tf.Variable([1.5])
+    buffer.add_batch({"x": variable})
+    tf.function(lambda: buffer.add_batch({"x": variable}))()
+    assert buffer.gather_all()["x"].numpy().tolist() == [[1.5, 1.5]]
 
 
 CASTS = [
@@ -623,6 +651,26 @@ def test_wrong_arguments_are_told_apart_at_the_call(make, case):
     add_counters(buffer, range(4))
     with pytest.raises(kind, match=message):
         call(buffer)
+
+
+def test_priorities_may_be_written_back_inside_a_tf_function(make):
+    buffer = make(COUNTER, num_steps=2)
+    add_counters(buffer, range(5))
+
+    @tf.function
+    def train() -> tf.Tensor:
+        items, info = buffer.sample(4, 2)
+        buffer.update_priorities(info.keys, td_errors=tf.cast(items[:, 0], tf.float32))
+        return info.keys
+
+    assert train().shape == (4,)
+
+
+def test_draws_of_one_tf_function_are_independent(make):
+    buffer = make(COUNTER, steps=100)
+    buffer.add_sequence(np.arange(100)[None])
+    first, second = tf.function(lambda: (buffer.sample(30)[0], buffer.sample(30)[0]))()
+    assert np.any(np.asarray(first) != np.asarray(second))
 
 
 # Life
