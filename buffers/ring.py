@@ -82,6 +82,8 @@ class FrameRing:
         self.cleared_at = 0
         # For each stream, how many frames of its open episode were written: the next frame's k.
         self._open_steps = np.zeros(batch_size, np.int64)
+        # Adding an array costs NumPy a third of what adding a Python int does.
+        self._one_step = np.ones(batch_size, np.int64)
         self._counts: dict[Window, EligibleCount] = {}
 
     @property
@@ -122,7 +124,7 @@ class FrameRing:
         if marks.begins is not None:
             steps = np.where(marks.begins, 0, steps)
         words = steps + steps
-        open_steps = steps + 1
+        open_steps = steps + self._one_step
         if marks.ends is not None:
             open_steps[marks.ends] = 0
         if marks.final is not None:

@@ -1,11 +1,12 @@
 """Endless random draws from a ring, as a `tf.data.Dataset`.
 
 Look-ahead: with `sample_batch_size` one call of the graph draws `DRAWS_PER_CALL` batches, so
-that TensorFlow's cost a call is shared among them, and `PREFETCHED` batches are made while the
-last one is used. A batch was drawn at most 8 batches before it is delivered, and with
-`num_parallel_calls` n at most `DRAWS_PER_CALL` * n more. tf.data's own prefetch, which it would
-put at the end and let grow, is kept out by ours. Without `sample_batch_size` each element is
-drawn when it is asked for.
+that TensorFlow's cost a call is shared among them, and up to `PREFETCHED` batches wait while
+one is used: with fewer, producer and consumer wake each other for every batch. So a batch was
+drawn at most 24 batches before it is delivered; batches of 1 MB and more are drawn one a call,
+at most 5 ahead; with `num_parallel_calls` n that many calls come on top. tf.data's own
+prefetch, which it would put at the end and let grow, is kept out by ours. Without
+`sample_batch_size` each element is drawn when it is asked for.
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ from .nests import Nest
 from .ring_sampler import RingSampler
 from .usage import SampleCounter
 
-DRAWS_PER_CALL = 4
-PREFETCHED = 2
+DRAWS_PER_CALL = 8
+PREFETCHED = 16
+
+# From this size on a batch is drawn alone: taking several apart again would copy it once more.
+_LARGE_BATCH_BYTES = 2**20
+_PREFETCHED_LARGE = 4
 
 Pack = Callable[[Sequence[tf.Tensor]], Nest]
 
@@ -45,7 +50,8 @@ def random_dataset(
       num_parallel_calls: of the map that draws; elements keep their order.
     """
     batch = sample_batch_size or 1
-    num_calls = DRAWS_PER_CALL if sample_batch_size else 1
+    large = batch * sampler.sample_bytes >= _LARGE_BATCH_BYTES
+    num_calls = DRAWS_PER_CALL if sample_batch_size and not large else 1
     seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True).enumerate()
 
     @tf.autograph.experimental.do_not_convert  # nothing in it for AutoGraph, which takes a second to see that
@@ -61,6 +67,8 @@ def random_dataset(
         items = pack(drawn.leaves)
         if not sample_batch_size:
             return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), (items, info))
+        if num_calls == 1:
+            return items, info
         return tf.nest.map_structure(lambda leaf: tf.reshape(leaf, [num_calls, batch, *leaf.shape[1:]]), (items, info))
 
     @tf.autograph.experimental.do_not_convert
@@ -70,6 +78,8 @@ def random_dataset(
     dataset = seeds.map(draw, num_parallel_calls, deterministic=in_order(num_parallel_calls))
     if num_parallel_calls is not None:
         dataset = dataset.map(count)
+    if sample_batch_size and num_calls == 1:
+        return with_live_options(dataset.prefetch(_PREFETCHED_LARGE))
     if sample_batch_size:
         return with_live_options(dataset.unbatch().prefetch(PREFETCHED))
     options = tf.data.Options()

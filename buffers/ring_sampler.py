@@ -93,6 +93,11 @@ class RingSampler:
                 self._count = ring.count_eligible(self._window)
 
     @property
+    def sample_bytes(self) -> int:
+        """Bytes of the items of one sample."""
+        return self._storage.frame_bytes * self._window.num_steps
+
+    @property
     def offsets(self) -> Array:
         """Ids of a window's frames relative to its first, int64 `[T]`; `[]` for single frames."""
         steps = np.arange(self._window.num_steps) * self._ring.batch_size

@@ -58,6 +58,11 @@ class FrameStorage:
         self._groups = [self._make_group(indices, num_rows) for indices in self._group_fields()]
         self._views = self._make_views(num_rows)
 
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of one frame."""
+        return sum(field.num_bytes for field in self._fields)
+
     def write(self, rows: slice, leaves: Sequence[Array]) -> None:
         """Copies `leaves` `[n, ...]` into `n` consecutive rows."""
         for view, leaf in zip(self._views, leaves, strict=True):

@@ -229,9 +229,10 @@ class TFUniformReplayBuffer(ReplayBuffer):
         """A live dataset of `(items, BufferInfo)`; lists in `data_spec` come out as tuples.
 
         By default it never ends: each row is drawn with replacement, with the same chance for
-        each eligible window held at the time of the draw. A batch was drawn at most 8 batches
-        before it is delivered, with `num_parallel_calls` n at most 4 * n more (`ring_dataset.py`);
-        without `sample_batch_size` an element is drawn when it is asked for.
+        each eligible window held at the time of the draw. A batch was drawn at most 24
+        batches before it is delivered (5 where it has 1 MB and more), with `num_parallel_calls` n
+        that many calls of 8 (1) batches more; without `sample_batch_size` an element is drawn
+        when it is asked for (`ring_dataset.py`).
 
         Args:
           sample_batch_size: `B`; None: elements without a `B` axis.

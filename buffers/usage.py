@@ -50,9 +50,11 @@ class Usage:
 
     def count_overwritten(self, rows: slice, num_held: int) -> None:
         """Called before these rows are written anew; the first `num_held` of them hold frames."""
-        if num_held == 1:
-            self.evicted_unsampled += 1 - int(self._marks[rows.start])
-        elif num_held:
+        if rows.stop - rows.start == 1:
+            self.evicted_unsampled += num_held - num_held * int(self._marks[rows.start])
+            self._marks[rows.start] = 0
+            return
+        if num_held:
             self.evicted_unsampled += num_held - int(np.count_nonzero(self._marks[rows][:num_held]))
         self._marks[rows] = 0
 
