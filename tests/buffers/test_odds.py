@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replayfeed.buffers import ReplayBuffer, TFUniformReplayBuffer, Window, ring_sampler
+from replayfeed.buffers import ReplayBuffer, ReverbReplayBuffer, TFUniformReplayBuffer, Window, ring_sampler
 from replayfeed.buffers.ring import FrameRing
 from replayfeed.buffers.ring_sampler import RingSampler
 
@@ -175,6 +175,27 @@ def test_odds_of_a_dataset_are_exact_past_the_seam(backend, num_streams, num_ste
     make, draw = DATASET_BACKENDS[backend]
     final_observations = num_streams == 3
     Case(num_streams, final_observations, stages=(63,)).run(num_steps, draw, make)
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 3, 5])
+@pytest.mark.parametrize("num_streams", [1, 3])
+@pytest.mark.parametrize("final_observations", [False, True])
+def test_odds_of_a_served_table_are_exact_over_the_items_that_it_holds(final_observations, num_streams, num_steps):
+    """A FIFO table holds the newest items; Reverb cannot be seeded, and 5 sigma fail once in a million runs."""
+    max_size = 40
+    history = History(num_streams, final_observations)
+    rng = np.random.default_rng([6, num_streams, final_observations])
+    spec = WITH_ENDS if final_observations else PLAIN
+    with ReverbReplayBuffer.local(
+        spec, batch_size=num_streams, max_size=max_size, sequence_length=num_steps, timeout_s=10.0
+    ) as buffer:
+        for stage in (15, 9, 38):
+            write_episodes(buffer, history, stage, rng, 6.0)
+            # Items come in the order in which their last frames did, stream after stream.
+            everything = history.eligible(len(history.frames), num_steps)
+            items = sorted(everything, key=lambda start: (start % 1000 + num_steps - 1, start // 1000))
+            eligible = set(items[-max_size:])
+            check_odds(*by_large_samples(buffer, num_steps, DRAWS_A_START * len(eligible)), eligible)
 
 
 def test_odds_where_windows_ignore_episode_ends():
