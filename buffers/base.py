@@ -214,3 +214,14 @@ def check_count(name: str, value: Any, *, optional: bool = False) -> None:
         raise TypeError(f"{name} must be an int{' or None' if optional else ''}, got {value!r}.")
     if value < 1:
         raise ValueError(f"{name} must be at least 1, got {value!r}.")
+
+
+def check_parallel_calls(value: Any) -> None:
+    """Refuses a `num_parallel_calls` that is neither None, `tf.data.AUTOTUNE` nor a count.
+
+    Raises:
+      TypeError: `value` is no int.
+      ValueError: `value` is below 1.
+    """
+    if value != tf.data.AUTOTUNE:
+        check_count("num_parallel_calls", value, optional=True)

@@ -77,6 +77,11 @@ class EpisodeRule:
         return self._step_type is not None or self._is_last is not None
 
     @property
+    def told_by_items(self) -> bool:
+        """Whether items tell ends, by themselves or through `end_of_episode_fn`."""
+        return self.told_by_spec or self._function is not None
+
+    @property
     def has_final_observations(self) -> bool:
         """Whether an episode's last frame may be only a final observation."""
         return (self.told_by_spec and self._final_by_spec) or self._final_by_caller

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from .adds import Adds
-from .base import BufferInfo, Ids, Items, ReplayBuffer, check_count
+from .base import BufferInfo, Ids, Items, ReplayBuffer, check_count, check_parallel_calls
 from .callbacks import call_weakly
 from .episode_ends import EpisodeRule, FinalFrame
 from .nests import Array, Nest
@@ -135,6 +135,8 @@ class ReverbReplayBuffer(ReplayBuffer):
         load_reverb()
         if (server_address is None) == (local_server is None):
             raise ValueError("give exactly one of server_address and local_server.")
+        if server_address == "":
+            raise ValueError("server_address must be 'host:port', got ''.")
         check_count("batch_size", batch_size)
         check_count("max_pending_items", max_pending_items)
         check_count("sequence_length", sequence_length, optional=True)
@@ -446,7 +448,7 @@ class ReverbReplayBuffer(ReplayBuffer):
         """
         self._check_open()
         check_count("sample_batch_size", sample_batch_size, optional=True)
-        check_count("num_parallel_calls", num_parallel_calls, optional=True)
+        check_parallel_calls(num_parallel_calls)
         check_count("epochs", epochs, optional=True)
         is_pass = single_deterministic_pass or epochs is not None
         steps = self._steps(num_steps, window, is_pass=is_pass)
@@ -544,6 +546,7 @@ class ReverbReplayBuffer(ReplayBuffer):
         """
         if (priorities is None) == (td_errors is None):
             raise ValueError("give priorities or td_errors, exactly one of them.")
+        self._check_open()
         is_td = priorities is None
         values = td_errors if is_td else priorities
         if tf.executing_eagerly():
@@ -656,6 +659,8 @@ class ReverbReplayBuffer(ReplayBuffer):
             return self._scanner.scan(self._streams.flushed_next_ids())
 
     def _update(self, keys: Array, values: Array, is_td: Any) -> np.bool_:
+        if keys.ndim != 1:
+            raise ValueError(f"keys: expected int64 [n], got shape {list(keys.shape)}; windows have one key each.")
         raw = (
             check_priorities(None, values, keys.shape) + _TD_EPSILON
             if is_td

@@ -136,9 +136,9 @@ class ScanPass:
         return found, long
 
     def _is_final(self, frames: ScannedFrames) -> Array:
-        """Bool `[N]`, as far as the frames themselves tell it."""
+        """Bool `[N]`, as far as the frames themselves tell it: what `end_of_episode` told is not stored."""
         leaves = self._layout.unpack_numpy(frames.columns)
-        final = self._rule.marks(leaves).final if self._rule.told_by_spec else None
+        final = self._rule.marks(leaves).final if self._rule.told_by_items else None
         return np.zeros(len(frames.ids), bool) if final is None else final
 
 

@@ -4,7 +4,7 @@ Look-ahead: with `sample_batch_size` one call of the graph draws `DRAWS_PER_CALL
 that TensorFlow's cost a call is shared among them, and up to `PREFETCHED` batches wait while
 one is used: with fewer, producer and consumer wake each other for every batch. So a batch was
 drawn at most 24 batches before it is delivered; batches of 1 MB and more are drawn one a call,
-at most 5 ahead; with `num_parallel_calls` n that many calls come on top. tf.data's own
+at most 5 ahead; with `num_parallel_calls` n n + 1 calls come on top. tf.data's own
 prefetch, which it would put at the end and let grow, is kept out by ours. Without
 `sample_batch_size` each element is drawn when it is asked for.
 """
@@ -12,6 +12,7 @@ prefetch, which it would put at the end and let grow, is kept out by ours. Witho
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -77,7 +78,7 @@ def random_dataset(
 
     dataset = seeds.map(draw, num_parallel_calls, deterministic=in_order(num_parallel_calls))
     if num_parallel_calls is not None:
-        dataset = dataset.map(count)
+        dataset = one_at_a_time(dataset, count)
     if sample_batch_size and num_calls == 1:
         return with_live_options(dataset.prefetch(_PREFETCHED_LARGE))
     if sample_batch_size:
@@ -90,6 +91,11 @@ def random_dataset(
 def in_order(num_parallel_calls: int | None) -> bool | None:
     """`deterministic` of a map: TensorFlow warns when it is given to a map that has no choice."""
     return None if num_parallel_calls is None else True
+
+
+def one_at_a_time(dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
+    """A map that tf.data does not make parallel by itself, as it does with those that it takes for pure."""
+    return dataset.map(function, num_parallel_calls=1, deterministic=True)
 
 
 def counted(counter: SampleCounter, info: BufferInfo) -> BufferInfo:

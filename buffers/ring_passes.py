@@ -13,7 +13,7 @@ from .base import BufferInfo, EmptyBufferError
 from .callbacks import call_weakly
 from .nests import Array, Nest
 from .ring import FrameRing
-from .ring_dataset import Pack, counted, in_order, sample_info, with_live_options
+from .ring_dataset import Pack, counted, in_order, one_at_a_time, sample_info, with_live_options
 from .ring_sampler import RingSampler
 from .usage import Usage
 from .windows import Window, ordered_starts
@@ -156,7 +156,7 @@ def pass_dataset(
     chunks = windows.batch(sample_batch_size or _PASS_CHUNK).map(
         gather, num_parallel_calls, deterministic=in_order(num_parallel_calls)
     )
-    chunks = chunks.map(lambda items, info, lengths: (items, counted(counter, info), lengths))
+    chunks = one_at_a_time(chunks, lambda items, info, lengths: (items, counted(counter, info), lengths))
     # A chunk lacks the windows that were skipped: only taking it apart gives batches of one size again.
     single = chunks.unbatch().map(cut)
     if sample_batch_size is not None:

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from .adds import Adds
-from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer, check_count
+from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer, check_count, check_parallel_calls
 from .callbacks import call_weakly
 from .episode_ends import EpisodeRule, FinalFrame
 from .memory import check_capacity_fits, copy_to_tensor
@@ -65,7 +65,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
     Raises:
       TypeError: `batch_size`, `max_length`, `dataset_window_shift` or `min_size_to_sample` is no int.
       ValueError: one of them is below 1, or `min_size_to_sample` is above the capacity.
-      ValueError: `device` is no CPU.
+      ValueError: `device` is no CPU, or `seed` no int of at least 0.
       ValueError: the capacity does not fit into memory, or has 2**31 frames or more.
       TypeError, ValueError: as `DataSpec` and `EpisodeRule` raise them.
 
@@ -102,6 +102,8 @@ class TFUniformReplayBuffer(ReplayBuffer):
         check_count("dataset_window_shift", dataset_window_shift, optional=True)
         check_count("min_size_to_sample", min_size_to_sample)
         capacity = int(batch_size) * int(max_length)
+        if seed is not None and (isinstance(seed, bool) or not hasattr(seed, "__index__") or seed < 0):
+            raise ValueError(f"seed must be an int of at least 0, or None, got {seed!r}.")
         if min_size_to_sample > capacity:
             raise ValueError(
                 f"min_size_to_sample {min_size_to_sample} is above the capacity of {capacity} frames: "
@@ -211,6 +213,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
         if b is not None and not 0 <= b < self.batch_size:
             raise ValueError(f"there is no stream {b}: this buffer has streams 0 to {self.batch_size - 1}.")
         with self._lock:
+            self._check_open()
             self._ring.end_stream(b)
 
     # Reading
@@ -231,7 +234,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
         By default it never ends: each row is drawn with replacement, with the same chance for
         each eligible window held at the time of the draw. A batch was drawn at most 24
         batches before it is delivered (5 where it has 1 MB and more), with `num_parallel_calls` n
-        that many calls of 8 (1) batches more; without `sample_batch_size` an element is drawn
+        n + 1 calls of 8 (1) batches more; without `sample_batch_size` an element is drawn
         when it is asked for (`ring_dataset.py`).
 
         Args:
@@ -263,7 +266,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
           tf.errors.InvalidArgumentError: at `next`: nothing is eligible; the message says why.
         """
         check_count("sample_batch_size", sample_batch_size, optional=True)
-        check_count("num_parallel_calls", num_parallel_calls, optional=True)
+        check_parallel_calls(num_parallel_calls)
         check_count("epochs", epochs, optional=True)
         wanted = resolve_window(num_steps, window)
         if epochs is not None and single_deterministic_pass:
@@ -320,6 +323,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
         """
         check_count("sample_batch_size", sample_batch_size, optional=True)
         wanted = resolve_window(num_steps, window)
+        self._check_sizes(sample_batch_size, wanted, is_pass=False)
         sampler = self._sampler(wanted)
         num = sample_batch_size or 1
         if not tf.executing_eagerly():
@@ -418,6 +422,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
     def clear(self) -> None:
         """Empties the buffer and its counters; ids go on, so that an old key never means a new frame."""
         with self._lock:
+            self._check_open()
             self._ring.clear()
             self._usage.clear()
 
@@ -447,7 +452,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
         """Nothing to do: what was added can be read at once."""
 
     def close(self) -> None:
-        """Refuses further adds and draws. Memory is freed with the last dataset that reads it."""
+        """Refuses further adds and draws. Datasets and graphs made before go on; the memory is freed with the last."""
         with self._lock:
             self._closed = True
             self._writer.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from replayfeed.buffers.nests import Nest
+from replayfeed.buffers.nests import Nest, field_path, leaves_with_paths
 
 from . import rlds_folder
 from .episodes import Episodes, EpisodeSource, OnBadEpisode, raw_episodes
@@ -38,7 +38,7 @@ def load_rlds(
     | last step without `is_last`, first without `is_first` | loaded: the nesting decides | loaded | loaded |
     | `is_terminal` or `is_last` before the last step | error | dropped | ends there |
     | `is_first` after the first step | error | dropped | ends before it |
-    | flagged `invalid`; fields of different lengths; a reward beyond float32 | error | dropped | dropped |
+    | flagged `invalid`; fields of different lengths; reward or discount not finite | error | dropped | dropped |
 
     All that is dropped or repaired is counted and named in the report. It is found before a
     frame of that episode is delivered.
@@ -87,6 +87,8 @@ def _dataset_source(dataset: tf.data.Dataset) -> EpisodeSource:
         found = sorted(spec) if isinstance(spec, Mapping) else spec
         raise ValueError(f"{name}: expected episodes, dicts with 'steps', got {found}.")
     nested = isinstance(spec[STEPS], tf.data.DatasetSpec)
+    if not nested:
+        _check_stacked(name, spec[STEPS])
     step_spec = spec[STEPS].element_spec if nested else tf.nest.map_structure(_spec_of_one, spec[STEPS])
     if not isinstance(step_spec, Mapping):
         raise ValueError(f"{name}: expected steps that are dicts with 'observation', ..., got {step_spec}.")
@@ -119,6 +121,15 @@ def _stack(steps: tf.data.Dataset, loaded: Mapping[str, Nest]) -> dict[str, Nest
     # The exact number: a batch that is only large enough would be allocated where tf.data fuses map and batch.
     none = tf.nest.map_structure(lambda spec: tf.zeros([0, *spec.shape], spec.dtype), dict(loaded))
     return chosen.batch(tf.maximum(num_steps, 1)).reduce(none, lambda _, batch: batch)
+
+
+def _check_stacked(name: str, steps: Any) -> None:
+    for path, spec in leaves_with_paths(steps, ()):
+        if isinstance(spec, tf.TensorSpec) and spec.shape.rank == 0:
+            raise ValueError(
+                f"{name}: steps field {field_path(path)!r}: expected the steps of an episode, [N + 1, ...], got one "
+                "number; stack the steps of each episode."
+            )
 
 
 def _spec_of_one(spec: Any) -> Any:

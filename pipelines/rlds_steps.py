@@ -106,6 +106,10 @@ drop the field, or give it a fixed width, and pass the tf.data.Dataset to load_r
         spec = step_spec.get(field)
         if spec is not None and not _is_one_number(spec):
             raise ValueError(f"{name}: step field {field!r}: expected one number a step, got {spec}.")
+    for field in FLAGS:
+        spec = step_spec.get(field)
+        if spec is not None and not (spec.dtype.is_bool or spec.dtype.is_integer):
+            raise ValueError(f"{name}: step field {field!r}: expected a bool a step, got {spec.dtype.name}.")
     reward = step_spec.get(REWARD)
     if reward is not None and (not isinstance(reward, tf.TensorSpec) or reward.dtype.is_complex):
         raise ValueError(f"{name}: step field 'reward': expected one array of real numbers a step, got {reward}.")
@@ -129,8 +133,12 @@ def find_fault(columns: Columns, *, invalid: bool = False) -> Fault | None:
     lengths = {path: len(leaf) for path, leaf in _named_leaves(columns)}
     if len(set(lengths.values())) > 1:
         return Fault("with fields of different lengths", f"its fields differ in length: {lengths}", None)
-    if REWARD in columns and not _survives_float32(columns[REWARD][:-1]):
-        return Fault("with a reward beyond float32", "a reward is too large for float32", None)
+    for field in (REWARD, DISCOUNT):
+        values = np.asarray(columns[field][:-1]) if field in columns else np.zeros(0)
+        if not np.isfinite(values.astype(np.float64)).all():
+            return Fault(f"with a {field} that is not finite", f"a {field} is NaN or infinite", None)
+        if not _survives_float32(values):
+            return Fault(f"with a {field} beyond float32", f"a {field} is too large for float32", None)
     num_steps = num_steps_of(columns)
     faults = []
     for field in (IS_TERMINAL, IS_LAST):

@@ -407,6 +407,12 @@ def test_sequence_preprocess_fn_sees_one_sample_without_batch_axis(make):
     assert items.shape == (3, 2) and np.all(np.asarray(items) <= 0)
 
 
+def test_autotuned_parallel_calls_are_taken(make):
+    buffer = make(COUNTER)
+    add_counters(buffer, range(5))
+    assert next(iter(buffer.as_dataset(3, num_parallel_calls=tf.data.AUTOTUNE)))[0].shape == (3,)
+
+
 def test_sample_inside_a_tf_function_draws_at_each_call(make):
     buffer = make(COUNTER, num_steps=2)
     add_counters(buffer, range(50))

@@ -501,6 +501,15 @@ def test_fr_073_the_documented_look_ahead_holds_for_an_iterator_that_has_run_lon
     assert max(found) <= bound, found
 
 
+@pytest.mark.parametrize("num_parallel_calls", [1, 3])
+def test_the_documented_look_ahead_holds_for_parallel_calls(num_parallel_calls):
+    buffer = TFUniformReplayBuffer(VALUE, 1, 200, seed=0)
+    buffer.add_sequence(np.zeros([1, 200], np.int64))
+    batches = iter(buffer.as_dataset(4, num_parallel_calls=num_parallel_calls))
+    found = [old_batches(batches, buffer, warm, 150, False) for warm in (1, 100, 300)]
+    assert max(found) <= 24 + 8 * (num_parallel_calls + 1), found
+
+
 def test_batches_of_a_megabyte_are_drawn_at_most_5_ahead():
     buffer = TFUniformReplayBuffer(tf.TensorSpec([2**18], tf.uint8), 1, 8, seed=0)
     buffer.add_sequence(np.zeros([1, 8, 2**18], np.uint8))

@@ -87,6 +87,7 @@ WRONG_ARGUMENTS = [
     ({"device": "gpu:0"}, ValueError, "device 'gpu:0': storage stays on the CPU"),
     ({"end_of_episode_fn": 3}, TypeError, "end_of_episode_fn must be a function"),
     ({"final_frame": "maybe"}, ValueError, "final_frame must be 'auto', 'observation' or 'ordinary', got 'maybe'"),
+    ({"seed": -1}, ValueError, "seed must be an int of at least 0, or None, got -1"),
     ({"max_length": 2**31}, ValueError, "a capacity of 2147483648 frames is over the limit"),
 ]
 
@@ -147,8 +148,9 @@ def test_the_error_for_too_long_windows_gives_the_numbers():
         buffer.sample(1, 5)
     with pytest.raises(tf.errors.InvalidArgumentError, match="no window of 5 frames: 5 episodes, longest 2"):
         next(iter(buffer.as_dataset(1, 5)))
-    with pytest.raises(ValueError, match="num_steps 21 > max_length 20: .*ALL data will be dropped"):
-        buffer.as_dataset(1, 21)
+    for read in (buffer.as_dataset, buffer.sample):
+        with pytest.raises(ValueError, match="num_steps 21 > max_length 20: .*ALL data will be dropped"):
+            read(1, 21)
 
 
 def test_small_shared_memory_is_no_constant():

@@ -268,7 +268,34 @@ _BAD = {
         "with a reward beyond float32",
         None,
     ),
+    "nan": (
+        _episode(3, reward=np.array([np.nan, 1.0, 0.0])),
+        "episode 1: a reward is NaN or infinite; on_bad_episode='skip' leaves it out.",
+        "with a reward that is not finite",
+        None,
+    ),
 }
+
+
+def test_steps_that_are_not_stacked_are_refused_by_field():
+    episode = {"steps": {"observation": 1.0, "is_terminal": True}}
+    with pytest.raises(
+        ValueError, match=r"steps field 'is_terminal': expected the steps of an episode, \[N \+ 1, ...\]"
+    ):
+        load_rlds(tf.data.Dataset.from_tensors(episode), layout="transition")
+
+
+def test_a_discount_that_is_not_finite_makes_a_bad_episode():
+    steps = {"observation": [1.0, 2.0, 3.0], "is_terminal": [False] * 3, "discount": [1.0, np.inf, np.nan]}
+    episodes = load_rlds(tf.data.Dataset.from_tensors({"steps": steps}), layout="transition")
+    with pytest.raises(ValueError, match="episode 0: a discount is NaN or infinite"):
+        next(iter(episodes))
+
+
+def test_flags_must_be_bools():
+    episode = {"steps": {"observation": [1.0, 2.0], "is_terminal": [0.0, 0.5]}}
+    with pytest.raises(ValueError, match="step field 'is_terminal': expected a bool a step, got float32"):
+        load_rlds(tf.data.Dataset.from_tensors(episode), layout="transition")
 
 
 @pytest.mark.parametrize(("bad", "message", "reason", "repaired"), _BAD.values(), ids=_BAD.keys())
