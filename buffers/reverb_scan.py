@@ -7,8 +7,10 @@ of them again when it is done. Several items are drawn for one update, so that t
 speed of sampling: the well-known way, a heap whose top is moved to the back after each draw, needs
 two calls for each item.
 
-Nothing breaks when a scan is interrupted, or when two run at once: the items that it left behind
-are drawn later, and whoever meets them goes one level lower. Powers of two keep Reverb's sums exact.
+Nothing breaks when a scan is interrupted: the items that it left behind are drawn later, and
+whoever meets them goes one level lower. Two scans at once hide items from each other, so that a
+scan is done only when it has met as many items as the server says there were; until then it goes
+on, and the other one, when it is done, raises them again. Powers of two keep Reverb's sums exact.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import numpy as np
 
 from .nests import Array
 from .reverb_layout import PackedLayout
-from .reverb_link import ServerLink
+from .reverb_link import ServerLink, Watch
 from .reverb_source import ItemDrawer
 from .reverb_writer import stream_of
 
@@ -28,8 +30,8 @@ _LEVEL_STEP = 2.0**-16
 _MAX_DRAW = 2048
 _MIN_DRAW = 64
 _UPDATE_SIZE = 20_000
-# Rounds without a new item after which no item can be left (the last one is drawn within two).
-_QUIET_ROUNDS = 3
+# Below it Reverb's sums over all levels are not exact any more.
+_LOWEST_LEVEL = 2.0**-32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,17 +84,19 @@ class TableScanner:
             meanwhile may be in.
 
         Raises:
-          WaitTimeoutError: the server does not answer.
+          WaitTimeoutError: the server does not answer, or another scan does not end, within the timeout.
         """
         found: set[int] = set()
         collected = _Collected(self._layout)
-        size = int(self._link.tables()[self._table].current_size)
-        num_first = size
+        num_first, inserted, deleted = self._counts()
+        num_needed = num_first
+        watch = Watch(self._link)
         level = _LEVEL_STEP
         quiet = 0
         try:
-            while size and quiet < _QUIET_ROUNDS:
-                sample = self._drawer.draw(_draw_size(num_first - len(found)))
+            while num_needed:
+                missing = num_first - len(found) if not quiet else _MAX_DRAW
+                sample = self._drawer.draw(_draw_size(missing))
                 if sample is None:  # emptied meanwhile
                     break
                 keys, first = np.unique(sample.info.key.numpy(), return_index=True)
@@ -101,20 +105,32 @@ class TableScanner:
                 if new.any():
                     collected.add([column.numpy()[first[new]] for column in sample.data])
                     found.update(keys[new].tolist())
-                    if priorities[new].min() <= level:
+                    if priorities[new].min() <= level and level > _LOWEST_LEVEL:
                         level = priorities[new].min() * _LEVEL_STEP
                         self._set_priorities(list(found), level)
-                lower = keys[priorities > level].tolist()
-                self._set_priorities(lower, level)
-                size = int(sample.info.table_size[-1])
+                self._set_priorities(keys[priorities > level].tolist(), level)
                 # With others writing there is always something new: then what was there at first is enough.
-                is_quiet = not new.any() or len(found) >= num_first + _MAX_DRAW
-                quiet = quiet + 1 if is_quiet else 0
-                if not new.any() and len(found) == size:
+                if new.any() and len(found) < num_first + _MAX_DRAW:
+                    continue
+                _, inserted_now, deleted_now = self._counts()
+                if not quiet and not new.any():
+                    num_needed = num_first + inserted_now - inserted
+                quiet += 1
+                if len(found) >= num_needed - (deleted_now - deleted):
                     break
+                watch.tell_or_raise(
+                    f"table {self._link.table!r}: {len(found)} of {num_needed} items met, another scan hides the rest; "
+                    "waiting"
+                )
         finally:
             self._set_priorities(list(found), 1.0)
         return collected.frames(next_ids)
+
+    def _counts(self) -> tuple[int, int, int]:
+        """Items that the scan table holds, and how many were ever inserted and deleted."""
+        info = self._link.tables()[self._table]
+        size, inserted = int(info.current_size), int(info.rate_limiter_info.insert_stats.completed)
+        return size, inserted, inserted - size
 
     def _set_priorities(self, keys: list[int], priority: float) -> None:
         for start in range(0, len(keys), _UPDATE_SIZE):

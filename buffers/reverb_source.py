@@ -92,6 +92,9 @@ class ItemDrawer:
             if "Dataset was empty" in str(error):
                 return None
             raise
+        except (tf.errors.InternalError, tf.errors.UnavailableError):
+            # The connection broke, as it does when a server restarts: the next draw makes a new one.
+            return None
 
     def _one_batch(self, num: int) -> Any:
         return self._source.dataset(table=self._table, max_samples=num).batch(num).get_single_element()

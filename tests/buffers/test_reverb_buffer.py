@@ -1,6 +1,6 @@
 """What is special about the buffer on Reverb; the shared contract is tested in test_contract.py."""
 
-from __future__ import annotations
+from __future__ import threading
 
 import logging
 import subprocess
@@ -390,3 +390,23 @@ def test_a_batch_is_drawn_from_several_reverb_iterators_when_asked(make):
         buffer.add_sequence(np.arange(20)[None])
     assert next(iter(two.as_dataset(8)))[0].shape == (8,)
     assert next(iter(one.as_dataset(8)))[0].shape == (8,)
+
+
+def test_two_buffers_that_scan_one_table_at_once_both_get_all_of_it():
+    """Each hides from the other what it has met: a scan is done only when its count is right."""
+    spec = tf.TensorSpec([], tf.int64)
+    with ReverbReplayBuffer.local(spec, max_size=10_000, sequence_length=3) as owner:
+        owner.add_sequence(np.arange(500)[None])
+        owner.flush()
+        with ReverbReplayBuffer(spec, "replay", 3, server_address=owner.server_address) as other:
+            found: list[list[int]] = []
+
+            def scan(buffer: ReverbReplayBuffer) -> None:
+                found.extend(buffer.gather_all().numpy()[0].tolist() for _ in range(8))
+
+            threads = [threading.Thread(target=scan, args=[buffer]) for buffer in (owner, other)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+    assert found == [list(range(500))] * 16
