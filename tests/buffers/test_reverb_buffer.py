@@ -1,10 +1,11 @@
 """What is special about the buffer on Reverb; the shared contract is tested in test_contract.py."""
 
-from __future__ import threading
+from __future__ import annotations
 
 import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
