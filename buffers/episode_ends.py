@@ -1,14 +1,15 @@
 """Where episodes begin and end, as the data tells it.
 
-A TF-Agents `Trajectory` (any namedtuple with `step_type`) ends where `step_type` is LAST, a
-dict with `is_last` where that is true; other specs take `end_of_episode_fn` or the
-`end_of_episode` argument of `add_batch`. Where `step_type` is FIRST or `is_first` is true, an
+An episode ends where a top-level `step_type` is LAST (a TF-Agents `Trajectory`, or any namedtuple
+or dict with that field) or a top-level `is_last` is true; other specs take `end_of_episode_fn` or
+the `end_of_episode` argument of `add_batch`. Where `step_type` is FIRST or `is_first` is true, an
 episode begins, whether or not the one before was ended: a reset without a flag joins nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -47,6 +48,8 @@ class EpisodeRule:
         starts no window. `'auto'`: it is where the spec itself tells the end (`step_type`,
         `is_last`), and is not where the function or the argument does.
 
+    Warns (`UserWarning`) when a `step_type` or `is_last` stands elsewhere in the spec and nothing else tells ends.
+
     Raises:
       TypeError: `end_of_episode_fn` cannot be called.
       ValueError: `final_frame` is none of the three.
@@ -66,10 +69,11 @@ class EpisodeRule:
         self._function = end_of_episode_fn
         self._final_by_spec = final_frame in ("auto", "observation")
         self._final_by_caller = final_frame == "observation"
-        self._step_type = self._scalar_field("step_type") if hasattr(spec.nest, "_fields") else None
-        is_mapping = isinstance(spec.nest, Mapping)
-        self._is_last = self._scalar_field("is_last") if is_mapping else None
-        self._is_first = self._scalar_field("is_first") if is_mapping else None
+        self._step_type = self._flag_field("step_type")
+        self._is_last = self._flag_field("is_last")
+        self._is_first = self._flag_field("is_first")
+        if not self.told_by_items:
+            self._warn_of_overlooked_ends()
 
     @property
     def told_by_spec(self) -> bool:
@@ -94,12 +98,14 @@ class EpisodeRule:
         """
         begins = told = None
         if self._step_type is not None:
-            step_type = leaves[self._step_type]
+            step_type = self._flag(leaves, self._step_type)
             begins, told = step_type == _STEP_TYPE_FIRST, step_type == _STEP_TYPE_LAST
         if self._is_last is not None:
-            told = leaves[self._is_last].astype(bool, copy=False)
+            is_last = self._flag(leaves, self._is_last).astype(bool, copy=False)
+            told = is_last if told is None else told | is_last
         if self._is_first is not None:
-            begins = leaves[self._is_first].astype(bool, copy=False)
+            is_first = self._flag(leaves, self._is_first).astype(bool, copy=False)
+            begins = is_first if begins is None else begins | is_first
         if self._function is None and end_of_episode is None:
             return EpisodeMarks(begins, told, told if self._final_by_spec else None)
         return self._with_callers_ends(leaves, begins, told, end_of_episode)
@@ -121,12 +127,28 @@ class EpisodeRule:
                 final = final | told
         return EpisodeMarks(begins, ends, final)
 
-    def _scalar_field(self, name: str) -> int | None:
-        """Index of the field of that name when it is one scalar a frame, else None."""
+    def _flag_field(self, name: str) -> int | None:
+        """Index of the top-level field of that name when it is one real number a frame, else None."""
         for index, field in enumerate(self._spec.fields):
-            if field.path == name and field.shape == () and (field.dtype.is_integer or field.dtype == tf.bool):
+            if field.path == name and field.shape in ((), (1,)) and not field.dtype.is_complex:
                 return index
         return None
+
+    def _flag(self, leaves: Sequence[Array], index: int) -> Array:
+        """The field's numbers, `[B]` or `[B, T]`, without the axis of one that some specs give them."""
+        return leaves[index][..., 0] if self._spec.fields[index].shape else leaves[index]
+
+    def _warn_of_overlooked_ends(self) -> None:
+        for field in self._spec.fields:
+            if field.path.split("/")[-1] in ("step_type", "is_last"):
+                warnings.warn(
+                    f"data_spec has the field {field.path!r}, but ends of episodes are read from a top-level "
+                    "'step_type' or 'is_last' of one number a frame only: without end_of_episode_fn, or end_of_episode "
+                    "at each add, windows run on from one episode into the next.",
+                    UserWarning,
+                    stacklevel=4,
+                )
+                return
 
 
 def _as_flags(name: str, value: Any, outer: tuple[int, ...]) -> Array:

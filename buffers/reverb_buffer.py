@@ -182,6 +182,7 @@ class ReverbReplayBuffer(ReplayBuffer):
             self._stage,
             self._guard.over,
             self._pack_for_dataset,
+            removes=self._table.max_times_sampled > 0,
         )
         self._scanner: TableScanner | None = None
         if self._table.scan_table is not None:
@@ -365,7 +366,8 @@ class ReverbReplayBuffer(ReplayBuffer):
           ValueError: the items do not match `data_spec`; the message names the field. Nothing is written.
           ValueError: `end_of_episode` or `priorities` does not fit. Nothing is written.
           ValueError: the buffer is closed, or has no `sequence_length`.
-          WaitTimeoutError: too much is pending and the server does not confirm it within `timeout_s`.
+          WaitTimeoutError: too much is pending and the server does not confirm it within `timeout_s`. The frame
+            is written all the same, and its items may arrive later: adding it again would store it twice.
         """
         return self._adds.add_batch(items, end_of_episode, priorities)
 
@@ -580,7 +582,10 @@ class ReverbReplayBuffer(ReplayBuffer):
         return self._spec.pack([tf.constant(leaf.reshape(*shape, *leaf.shape[1:])) for leaf in leaves])
 
     def clear(self) -> None:
-        """Empties the table, its scan table and their counters; streams go on with a new episode."""
+        """Empties the table, its scan table and their counters; streams go on with a new episode.
+
+        Iterators that run still deliver what they had fetched ahead.
+        """
         self._check_open()
         tables = [name for name in (self._table.name, self._table.scan_table) if name is not None]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from .base import BufferInfo
+from .base import BufferInfo, WaitTimeoutError
 from .callbacks import call_weakly
 from .nests import Nest
 from .reverb_knobs import SamplerKnobs
@@ -35,6 +36,7 @@ class TableReader:
       stage: waits for the table.
       guard: what to put over a dataset so that it fails when the server is gone.
       pack: leaves to the items' nest.
+      removes: the table removes what it delivers, after one draw or more.
     """
 
     def __init__(
@@ -47,6 +49,8 @@ class TableReader:
         stage: WaitStage,
         guard: Callable[[tf.data.Dataset], tf.data.Dataset],
         pack: Callable[[Sequence[Any]], Nest],
+        *,
+        removes: bool,
     ) -> None:
         self._link = link
         self._layout = layout
@@ -57,6 +61,9 @@ class TableReader:
         self._guard = guard
         self._pack = pack
         self._drawer = ItemDrawer(link, source)
+        self._removes = removes
+        self._kept: list[Any] = []
+        self._kept_lock = threading.Lock()
         self._deliver_functions: dict[tuple[int, int | None], Callable[[Any], tuple[Nest, BufferInfo]]] = {}
 
     def random(
@@ -108,17 +115,38 @@ class TableReader:
           WaitTimeoutError: they did not come within the timeout.
         """
         watch = self._stage.watch()
-        parts: list[Any] = []
-        missing = num
+        parts = self._take_kept(num)
+        missing = num - sum(int(part.info.key.shape[0]) for part in parts)
         while missing:
             part = self._drawer.draw(missing)
             if part is not None:
                 parts.append(part)
                 missing -= int(part.info.key.shape[0])
-            else:
+                continue
+            try:
                 self._stage.tell_or_raise(watch)
+            except WaitTimeoutError as error:
+                if not (parts and self._removes):
+                    raise
+                with self._kept_lock:
+                    self._kept += parts
+                raise WaitTimeoutError(f"{error} {num - missing} of {num} rows are kept for the next call.") from error
         drawn = parts[0] if len(parts) == 1 else tf.nest.map_structure(lambda *rows: tf.concat(rows, 0), *parts)
         return self._deliver_function(num, num_steps)(drawn)
+
+    def _take_kept(self, num: int) -> list[Any]:
+        """Up to `num` rows that an earlier call drew, and so removed from the table, before its time was up."""
+        taken: list[Any] = []
+        with self._kept_lock:
+            while self._kept and num:
+                part = self._kept.pop(0)
+                size = int(part.info.key.shape[0])
+                if size > num:
+                    self._kept.insert(0, tf.nest.map_structure(lambda rows: rows[num:], part))  # noqa: B023
+                    part = tf.nest.map_structure(lambda rows: rows[:num], part)  # noqa: B023
+                taken.append(part)
+                num -= min(size, num)
+        return taken
 
     def deliver(self, sample: Any, batch: int | None, num_steps: int | None) -> tuple[Nest, BufferInfo]:
         """`(items, info)` from a sample of Reverb's, in the graph or eagerly.

@@ -101,8 +101,7 @@ class FrameRing:
         shape = (self.batch_size, num_steps)
         time = np.arange(num_steps)
         if marks.begins is None and marks.ends is None:
-            steps = self._open_steps[:, None] + time
-            return steps + steps, self._open_steps + num_steps
+            return 2 * self._open_steps[:, None] + 2 * time, self._open_steps + num_steps
         began = np.zeros(shape, bool) if marks.begins is None else marks.begins.reshape(shape).copy()
         ends = None if marks.ends is None else marks.ends.reshape(shape)
         if ends is not None:

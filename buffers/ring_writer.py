@@ -80,10 +80,11 @@ class RingWriter:
             while done < num_steps:
                 num = ring.contiguous_steps(num_steps - done)
                 is_last = done + num == num_steps
-                chunk = words[:, done : done + num].T.reshape(-1)
+                chunk = leaves if num == num_steps else [leaf[:, done : done + num] for leaf in leaves]
                 try:
-                    rows = self._claim(chunk, open_steps if is_last else None)
-                    self._storage.write_sequence(rows, [leaf[:, done : done + num] for leaf in leaves], streams)
+                    claimed = words[:, done : done + num].T.reshape(-1)
+                    rows = self._claim(claimed, open_steps if is_last else None)
+                    self._storage.write_sequence(rows, chunk, streams)
                     ring.publish()
                 except BaseException:
                     ring.abandon()

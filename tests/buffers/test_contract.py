@@ -464,6 +464,35 @@ def test_no_window_joins_two_episodes_of_a_dict_with_is_last(make):
     assert set(map(tuple, values.tolist())) == {(0, 1), (1, 2), (3, 4), (4, 5)}
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype", "shape", "last"),
+    [
+        ("is_last", tf.bool, [], True),
+        ("is_last", tf.bool, [1], True),
+        ("is_last", tf.float32, [], 1.0),
+        ("step_type", tf.int32, [1], LAST),
+        ("step_type", tf.float32, [], float(LAST)),
+    ],
+)
+def test_flags_are_read_whatever_their_dtype_and_with_an_axis_of_one(make, name, dtype, shape, last):
+    buffer = make({name: tf.TensorSpec(shape, dtype), "value": tf.TensorSpec([], tf.int64)}, num_steps=2)
+    for t in range(6):
+        flag = np.full([1, *shape], last if t % 3 == 2 else MID % 2 * (name == "step_type"), dtype.as_numpy_dtype)
+        buffer.add_batch({name: flag, "value": np.array([t])})
+    items, info = buffer.sample(200, 2)
+    assert set(items["value"].numpy()[:, 0].tolist()) == {0, 1, 3, 4}
+    np.testing.assert_allclose(info.probabilities, 1 / 4)
+
+
+def test_flags_that_are_overlooked_are_told(make):
+    spec = {"nested": {"is_last": tf.TensorSpec([], tf.bool)}, "value": tf.TensorSpec([], tf.int64)}
+    with pytest.warns(
+        UserWarning, match="data_spec has the field 'nested/is_last', but ends of episodes are read from"
+    ):
+        make(spec)
+    make(spec, end_of_episode_fn=lambda items: items["nested"]["is_last"])  # tells them: no warning
+
+
 def test_ends_told_by_the_argument_leave_the_last_frame_ordinary(make):
     """Dopamine's episode_end: the frame has an action and a reward of its own."""
     buffer = make(COUNTER, num_steps=1)

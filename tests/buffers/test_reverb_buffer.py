@@ -411,3 +411,15 @@ def test_two_buffers_that_scan_one_table_at_once_both_get_all_of_it():
             for thread in threads:
                 thread.join(60)
     assert found == [list(range(500))] * 16
+
+
+def test_rows_drawn_before_a_timeout_are_kept_for_the_next_call():
+    """A table that removes what it delivers must not lose them."""
+    with ReverbReplayBuffer.local(
+        tf.TensorSpec([], tf.int64), max_size=50, sequence_length=1, scannable=False, max_times_sampled=1, timeout_s=1.0
+    ) as buffer:
+        buffer.add_sequence(np.array([[0, 1]]))
+        with pytest.raises(WaitTimeoutError, match="2 of 5 rows are kept for the next call"):
+            buffer.sample(5)
+        buffer.add_sequence(np.array([[2, 3, 4]]))
+        assert sorted(buffer.sample(5)[0].numpy().tolist()) == [0, 1, 2, 3, 4]
