@@ -5,7 +5,8 @@ The order of leaves is that of `tf.nest`: dicts by sorted key, everything else a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,19 +88,27 @@ def compile_flatten(spec: Nest) -> Callable[[Nest, list[Any]], None]:
 
 def _compile_mapping(spec: Mapping[Any, Any]) -> Callable[[Nest, list[Any]], None]:
     keys = sorted(spec)
-    parts = [(key, None if _children(spec[key]) is None else compile_flatten(spec[key])) for key in keys]
+    parts = [None if _children(spec[key]) is None else compile_flatten(spec[key]) for key in keys]
+    # One call for all values of a flat dict, which is what most specs are.
+    values_of: Callable[[Any], Sequence[Any]]
+    values_of = operator.itemgetter(*keys) if len(keys) > 1 else lambda items: [items[key] for key in keys]
+    all_leaves = not any(parts)
 
     def flatten_mapping(items: Nest, leaves: list[Any]) -> None:
-        if not isinstance(items, Mapping) or len(items) != len(parts):
+        if not isinstance(items, Mapping) or len(items) != len(keys):
             raise StructureError
         try:
-            for key, part in parts:
-                if part is None:
-                    leaves.append(items[key])
-                else:
-                    part(items[key], leaves)
+            values = values_of(items)
         except KeyError:
             raise StructureError from None
+        if all_leaves:
+            leaves.extend(values)
+            return
+        for part, value in zip(parts, values, strict=True):
+            if part is None:
+                leaves.append(value)
+            else:
+                part(value, leaves)
 
     return flatten_mapping
 

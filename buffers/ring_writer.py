@@ -54,7 +54,8 @@ class RingWriter:
             check_priorities(priorities, None, (self._ring.batch_size,))
         ring = self._ring
         with self._lock:
-            self._check_open()
+            if self._closed:
+                self._refuse()
             first = ring.published
             words, open_steps = ring.next_step_words(marks)
             try:
@@ -73,7 +74,8 @@ class RingWriter:
             return np.zeros((streams, 0), np.int64)
         marks = self._rule.marks(leaves, end_of_episode)
         with self._lock:
-            self._check_open()
+            if self._closed:
+                self._refuse()
             first = ring.published
             words, open_steps = ring.next_words(marks, num_steps)
             done = 0
@@ -93,11 +95,12 @@ class RingWriter:
         return np.arange(first, first + num_steps * streams).reshape(num_steps, streams).T
 
     def _claim(self, words: Array, open_steps: Array | None) -> slice:
-        num_over = self._ring.num_frames + len(words) - self._ring.capacity
-        rows = self._ring.reserve(words, open_steps)
-        self._usage.count_overwritten(rows, max(0, num_over))
+        ring, num = self._ring, len(words)
+        # Of these rows so many hold frames: none until the ring is full, then all.
+        num_held = min(num, ring.published + num - ring.capacity - ring.floor)
+        rows = ring.reserve(words, open_steps)
+        self._usage.count_overwritten(rows, max(0, num_held))
         return rows
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ValueError("this buffer is closed; build a new one.")
+    def _refuse(self) -> None:
+        raise ValueError("this buffer is closed; build a new one.")

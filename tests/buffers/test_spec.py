@@ -31,6 +31,7 @@ LEAF = tf.TensorSpec([2], tf.float32)
         (Pair(LEAF, {"x": LEAF}), ["left", "right/x"]),
         (collections.OrderedDict(z=LEAF, y=LEAF), ["y", "z"]),
         (Pair((), LEAF), ["right"]),
+        ({"empty": {}, "one": {"x": LEAF}}, ["one/x"]),
     ],
 )
 def test_fields_come_in_the_order_of_tf_nest_with_their_paths(spec, paths):
