@@ -91,7 +91,10 @@ def _compile_mapping(spec: Mapping[Any, Any]) -> Callable[[Nest, list[Any]], Non
     parts = [None if _children(spec[key]) is None else compile_flatten(spec[key]) for key in keys]
     # One call for all values of a flat dict, which is what most specs are.
     values_of: Callable[[Any], Sequence[Any]]
-    values_of = operator.itemgetter(*keys) if len(keys) > 1 else lambda items: [items[key] for key in keys]
+    if len(keys) > 1:
+        values_of = operator.itemgetter(*keys)
+    else:
+        values_of = lambda items: [items[key] for key in keys]  # noqa: E731 (itemgetter of one key gives no tuple)
     all_leaves = not any(parts)
 
     def flatten_mapping(items: Nest, leaves: list[Any]) -> None:
