@@ -152,14 +152,26 @@ class ReplayBuffer(abc.ABC):
     ) -> tuple[Items, BufferInfo]:
         """One `(items, BufferInfo)` at once, as eager tensors `[B, T, ...]`."""
 
-    @abc.abstractmethod
     def get_next(
         self,
         sample_batch_size: int | None = None,
         num_steps: int | None = None,
         time_stacked: bool = True,
     ) -> tuple[Items, BufferInfo]:
-        """TF-Agents' name for `sample`; not `time_stacked` gives a tuple of `T` nests `[B, ...]`."""
+        """`sample`, under TF-Agents' name; not `time_stacked` gives a tuple of `T` nests `[B, ...]`.
+
+        Raises:
+          ValueError: not `time_stacked`, but no `num_steps`.
+          Otherwise as `sample`.
+        """
+        items, info = self.sample(sample_batch_size, num_steps)
+        if time_stacked:
+            return items, info
+        if num_steps is None:
+            raise ValueError("time_stacked=False needs num_steps: single frames have no time axis to take apart.")
+        axis = 0 if sample_batch_size is None else 1
+        leaves = [tf.unstack(leaf, axis=axis) for leaf in tf.nest.flatten(items)]
+        return tuple(tf.nest.pack_sequence_as(items, step) for step in zip(*leaves, strict=True)), info
 
     @abc.abstractmethod
     def get(self, ids: Ids, num_steps: int | None = None) -> Items:

@@ -501,27 +501,6 @@ class ReverbReplayBuffer(ReplayBuffer):
             return self._sample_in_graph(sample_batch_size, steps)
         return self._sample(sample_batch_size, steps)
 
-    def get_next(
-        self,
-        sample_batch_size: int | None = None,
-        num_steps: int | None = None,
-        time_stacked: bool = True,
-    ) -> tuple[Items, BufferInfo]:
-        """`sample`, under TF-Agents' name; not `time_stacked` gives a tuple of `T` nests `[B, ...]`.
-
-        Raises:
-          ValueError: not `time_stacked`, but no `num_steps`.
-          Otherwise as `sample`.
-        """
-        items, info = self.sample(sample_batch_size, num_steps)
-        if time_stacked:
-            return items, info
-        if num_steps is None:
-            raise ValueError("time_stacked=False needs num_steps: single frames have no time axis to take apart.")
-        axis = 0 if sample_batch_size is None else 1
-        leaves = [tf.unstack(leaf, axis=axis) for leaf in self._spec.flatten(items)]
-        return tuple(self._spec.pack(step) for step in zip(*leaves, strict=True)), info
-
     def get(self, ids: Ids, num_steps: int | None = None) -> Items:
         """Refuses: a Reverb table cannot be read by frame id.
 
