@@ -341,8 +341,12 @@ def test_a_dataset_over_three_frames_never_says_that_nothing_is_eligible():
     assert failed == 0
 
 
-def test_adds_are_not_starved_while_another_thread_samples():
-    """At least a tenth of the rate alone: a bound against standstill, since other tests share the cores."""
+def test_adds_keep_their_rate_while_another_thread_samples():
+    """At least a quarter of the rate alone.
+
+    The design asks for half on idle cores; Python's threads share one interpreter lock and these
+    tests share their cores, which is what the other quarter is for.
+    """
     ring = Ring(1, 4096, 64, None, 64)
     buffer = ring.build()
 
@@ -365,4 +369,4 @@ def test_adds_are_not_starved_while_another_thread_samples():
     together = adds(1.0)
     stop.set()
     sampler.join(60)
-    assert together >= alone / 10
+    assert together >= alone / 4
