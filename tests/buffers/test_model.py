@@ -171,7 +171,7 @@ class Pair:
         """What a sample delivers is eligible, its chance and ids are right; nothing eligible is an error."""
         length = num_steps or 1
         eligible = self.model.windows(length) if boundaries == "exclude" else self.model.joined_windows(length)
-        window = None if num_steps is None else Window(num_steps, boundaries)
+        window = None if num_steps is None else Window(num_steps, boundaries=boundaries)
         if not eligible:
             with pytest.raises(EmptyBufferError) as error:
                 self.buffer.sample(3, window=window)

@@ -102,14 +102,20 @@ def test_wrong_constructor_arguments_are_told_by_name(arguments, kind, message):
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
-        ((0,), ValueError, "Window.num_steps must be at least 1, got 0"),
-        ((1.0,), TypeError, r"Window.num_steps must be an int, got 1\.0"),
-        ((2, "wrap"), ValueError, "Window.boundaries must be 'exclude' or 'ignore', got 'wrap'"),
+        ({"num_steps": 0}, ValueError, "Window.num_steps must be at least 1, got 0"),
+        ({"num_steps": 1.0}, TypeError, r"Window.num_steps must be an int, got 1\.0"),
+        ({"burn_in": -1}, ValueError, "Window.burn_in must be at least 0, got -1"),
+        ({"stride": 0}, ValueError, "Window.stride must be at least 1, got 0"),
+        ({"stride": True}, TypeError, "Window.stride must be an int, got True"),
+        ({"short": "tile"}, ValueError, "Window.short must be 'drop' or 'pad', got 'tile'"),
+        ({"boundaries": "wrap"}, ValueError, "Window.boundaries must be 'exclude' or 'ignore', got 'wrap'"),
+        ({"pad_unfinished": True}, ValueError, "Window.pad_unfinished=True needs short='pad'"),
+        ({"short": "pad", "boundaries": "ignore"}, ValueError, "no episode's end cuts a window"),
     ],
 )
 def test_wrong_windows_are_refused(arguments, kind, message):
     with pytest.raises(kind, match=message):
-        Window(*arguments)
+        Window(**{"num_steps": 2, **arguments})
 
 
 @pytest.mark.parametrize(("dtype", "gigabytes"), [(tf.uint8, "28.2"), (tf.float32, "112.9")])
