@@ -7,7 +7,7 @@ uses it is built.
 from .base import BufferInfo, EmptyBufferError, ReplayBuffer, WaitTimeoutError
 from .reverb_buffer import ReverbReplayBuffer
 from .server import ReplayServer
-from .spec import DataSpec
+from .spec import DataSpec, Transition
 from .stats import BufferStats
 from .tables import Fifo, Lifo, MinSize, TableConfig, Uniform
 from .uniform import TFUniformReplayBuffer
@@ -26,6 +26,7 @@ __all__ = [
     "ReverbReplayBuffer",
     "TFUniformReplayBuffer",
     "TableConfig",
+    "Transition",
     "Uniform",
     "WaitTimeoutError",
     "Window",

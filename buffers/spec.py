@@ -8,7 +8,7 @@ is told in the same words everywhere. Letters: `B` streams written side by side,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -237,3 +237,33 @@ def _mismatch(field: Field, outer: tuple[int | None, ...], shape: Any, dtype: st
     if cast_helps:
         return f"{text}; convert it, or build the buffer with cast=True."
     return f"{text}."
+
+
+class Transition(NamedTuple):
+    """One transition, of one step or of several summed into one; leaves `[B, ...]`.
+
+    Attributes:
+      observation: `o_t`.
+      action: `a_t`.
+      reward: float `[B]`, the rewards of the `k` steps, discounted and summed.
+      discount: float32 `[B]`, everything that the value of `next_observation` is to be multiplied
+        by: `gamma^k` and the discounts of the steps, 0 where a terminal state was reached. No further gamma.
+      next_observation: `o_t+k`; without meaning where `discount` is 0.
+      num_steps_used: int32 `[B]`, `k`; 0 where there was no transition at all (its mask is False, its weight 0).
+      next_action: `a_t+k`, or `()`.
+      next_reward: `r_t+k`, or `()`.
+      extras: further fields at `t`, a dict, or `()`.
+
+    >>> Transition(observation=[0], action=[1], reward=[6.0], discount=[0.25], next_observation=[2], num_steps_used=[2])[3]
+    [0.25]
+    """
+
+    observation: Nest
+    action: Nest
+    reward: Any
+    discount: Any
+    next_observation: Nest
+    num_steps_used: Any
+    next_action: Nest = ()
+    next_reward: Any = ()
+    extras: Nest = ()
