@@ -26,20 +26,20 @@ import tensorflow as tf
 from .episode_ends import EpisodeMarks
 from .memory import SharedMemory
 from .nests import Array
-from .windows import Window, ends_window, window_lengths
+from .windows import StartRule, window_lengths
 
 RESERVED, PUBLISHED, FLOOR = 0, 1, 2
 
 
-class EligibleCount:
-    """How many windows of one kind the ring holds, kept current by the writer.
+class StartCount:
+    """For how many starts that the ring holds a rule holds, kept current by the writer.
 
     Args:
-      window: the kind of window.
+      rule: says where windows of a kind start.
     """
 
-    def __init__(self, window: Window) -> None:
-        self.window = window
+    def __init__(self, rule: StartRule) -> None:
+        self.rule = rule
         self._memory = SharedMemory((1,), np.int64)
 
     @property
@@ -59,8 +59,8 @@ class EligibleCount:
 class FrameRing:
     """Bookkeeping of `capacity` rows that `batch_size` streams fill side by side.
 
-    The caller serialises `reserve`, `publish`, `end_stream`, `clear` and `count_eligible`;
-    everything else may be read at any time.
+    The caller serialises `reserve`, `publish`, `end_stream`, `clear`, `count_starts` and
+    `track_open_episodes`; everything else may be read at any time.
 
     Args:
       batch_size: `B`, the number of streams.
@@ -84,7 +84,9 @@ class FrameRing:
         self._open_steps = np.zeros(batch_size, np.int64)
         # Adding an array costs NumPy a third of what adding a Python int does.
         self._one_step = np.ones(batch_size, np.int64)
-        self._counts: dict[Window, EligibleCount] = {}
+        self._counts: dict[StartRule, StartCount] = {}
+        # For each stream the time at which its open episode began, or the next time: only once a reader asks for it.
+        self._shared_open_times: SharedMemory | None = None
 
     @property
     def tail(self) -> int:
@@ -96,26 +98,28 @@ class FrameRing:
         """Frames held."""
         return self.published - self.tail
 
-    def next_words(self, marks: EpisodeMarks, num_steps: int) -> tuple[Array, Array]:
-        """Step words `[B, T]` of the coming frames, and what `_open_steps` becomes after them."""
+    def next_words(self, marks: EpisodeMarks, num_steps: int) -> Array:
+        """Step words `[B, T]` of the coming frames."""
         shape = (self.batch_size, num_steps)
         time = np.arange(num_steps)
         if marks.begins is None and marks.ends is None:
-            return 2 * self._open_steps[:, None] + 2 * time, self._open_steps + num_steps
+            return 2 * self._open_steps[:, None] + 2 * time
         began = np.zeros(shape, bool) if marks.begins is None else marks.begins.reshape(shape).copy()
-        ends = None if marks.ends is None else marks.ends.reshape(shape)
-        if ends is not None:
-            began[:, 1:] |= ends[:, :-1]
+        if marks.ends is not None:
+            began[:, 1:] |= marks.ends.reshape(shape)[:, :-1]
         # Time of each frame's episode start; negative where it began before this call.
         start = np.maximum.accumulate(np.where(began, time, -self._open_steps[:, None]), axis=1)
-        steps = time - start
-        open_steps = steps[:, -1] + 1
-        if ends is not None:
-            open_steps = np.where(ends[:, -1], 0, open_steps)
-        words = 2 * steps
+        words = 2 * (time - start)
         if marks.final is not None:
             words += marks.final.reshape(shape)
-        return words, open_steps
+        return words
+
+    def open_steps_after(self, words: Array, ends: Array | None) -> Array:
+        """What the streams' open episodes count after a step with these words and ends, `[B]` each."""
+        open_steps = (words >> 1) + self._one_step
+        if ends is not None:
+            open_steps[ends] = 0
+        return open_steps
 
     def next_step_words(self, marks: EpisodeMarks) -> tuple[Array, Array]:
         """`next_words` for one step: words `[B]`."""
@@ -130,11 +134,11 @@ class FrameRing:
             words += marks.final
         return words, open_steps
 
-    def reserve(self, words: Array, open_steps: Array | None) -> slice:
+    def reserve(self, words: Array, open_steps: Array) -> slice:
         """Claims rows for the frames with these words, int64 `[n]` in id order; returns the rows.
 
-        The `n` rows must not run over the ring's end (`contiguous_steps`). `open_steps` is
-        what the streams' open episodes count after them; None leaves that to a later call.
+        The `n` rows must not run over the ring's end (`contiguous_steps`). `open_steps` `[B]` is
+        what the streams' open episodes count after them.
         """
         first, num = self.published, len(words)
         for count in self._counts.values():
@@ -143,14 +147,41 @@ class FrameRing:
         self._cursors[RESERVED] = first + num
         row = first % self.capacity
         self.words[row : row + num] = words
-        if open_steps is not None:
-            self._open_steps = open_steps
+        self._open_steps = open_steps
         return slice(row, row + num)
 
     def publish(self) -> None:
         """Makes what was reserved visible to readers."""
         self._cursors[PUBLISHED] = self.reserved
         self.published = self.reserved
+        # Last: an episode that a reader finds ended has all its frames published.
+        self._show_open_times()
+
+    def _show_open_times(self) -> None:
+        if self._shared_open_times is not None:
+            self._shared_open_times.array[:] = self.published // self.batch_size - self._open_steps
+
+    def track_open_episodes(self) -> None:
+        """From now on `open_times` tells where open episodes began."""
+        if self._shared_open_times is None:
+            self._shared_open_times = SharedMemory((self.batch_size,), np.int64)
+            self._show_open_times()
+
+    def open_times(self) -> Array:
+        """For each stream the time at which its open episode began, or the next time; int64 `[B]`, a copy.
+
+        To be read before `published`: what it does not tell as open is then published to its end.
+        """
+        return self._open_memory().array.copy()
+
+    def open_times_in_graph(self) -> tf.Tensor:
+        """The same in a graph."""
+        return tf.gather(self._open_memory().in_graph(), tf.range(self.batch_size))
+
+    def _open_memory(self) -> SharedMemory:
+        if self._shared_open_times is None:
+            raise RuntimeError("call track_open_episodes first.")
+        return self._shared_open_times
 
     def contiguous_steps(self, wanted: int) -> int:
         """How many of `wanted` steps may be written in one piece.
@@ -166,6 +197,7 @@ class FrameRing:
         open_steps = self._open_steps.copy()
         open_steps[slice(None) if b is None else b] = 0
         self._open_steps = open_steps
+        self._show_open_times()
 
     def abandon(self) -> None:
         """Takes back what was reserved but not published: the caller was interrupted while writing.
@@ -177,8 +209,7 @@ class FrameRing:
         self._cursors[RESERVED] = self.reserved
         self.end_stream(None)
         for count in self._counts.values():
-            ends = self._end_ids(count.window, self.tail, self.published)
-            count.value = self._count_ends(count.window, ends.start, ends.stop)
+            count.value = self._count_held(count.rule)
 
     def clear(self) -> None:
         """Holds nothing; ids go on, so that a key from before never means a frame from after."""
@@ -192,19 +223,22 @@ class FrameRing:
         self.floor = floor
         self._cursors[FLOOR] = floor
 
-    def count_eligible(self, window: Window) -> EligibleCount:
-        """The running count of windows of this kind; the first call for a kind scans the ring."""
-        count = self._counts.get(window)
+    def count_starts(self, rule: StartRule) -> StartCount:
+        """The running count of starts for which a rule holds; the first call for a rule scans the ring."""
+        count = self._counts.get(rule)
         if count is None:
-            count = EligibleCount(window)
-            ends = self._end_ids(window, self.tail, self.published)
-            count.value = self._count_ends(window, ends.start, ends.stop)
-            self._counts[window] = count
+            count = StartCount(rule)
+            count.value = self._count_held(rule)
+            self._counts[rule] = count
         return count
 
     def rows(self, ids: Array) -> Array:
         """Rows of these ids."""
         return ids % self.capacity
+
+    def unfinished(self) -> Array:
+        """Whether each stream's newest episode may go on, bool `[B]`."""
+        return self._open_steps > 0
 
     def words_by_stream(self) -> Array:
         """Step words of all frames held, `[B, n]`, oldest first."""
@@ -246,14 +280,11 @@ class FrameRing:
         """Frames held of the episode of which most are."""
         return max((int(window_lengths(words).max(initial=0)) for words in self.words_by_stream()), default=0)
 
-    def _end_ids(self, window: Window, tail: int, published: int) -> range:
-        """Ids at which a window may end: the frames before it are held."""
-        return range(min(tail + (window.num_steps - 1) * self.batch_size, published), published)
+    def _count_held(self, rule: StartRule) -> int:
+        return self._count_ends(rule, min(self.tail + rule.reach * self.batch_size, self.published), self.published)
 
-    def _count_ends(self, window: Window, start: int, stop: int) -> int:
-        return sum(
-            int(np.count_nonzero(ends_window(self.words[rows], window))) for rows in self._row_slices(start, stop)
-        )
+    def _count_ends(self, rule: StartRule, start: int, stop: int) -> int:
+        return sum(int(np.count_nonzero(rule.holds(self.words[rows]))) for rows in self._row_slices(start, stop))
 
     def _row_slices(self, start: int, stop: int) -> Iterator[slice]:
         """Rows of the ids from `start` to `stop`, cut at the ring's end."""
@@ -263,24 +294,24 @@ class FrameRing:
             yield slice(row, row + num)
             start += num
 
-    def _change(self, count: EligibleCount, words: Array) -> int:
+    def _change(self, count: StartCount, words: Array) -> int:
         """By how much a count changes when `words` are appended; called before they are written."""
-        first = self.published
-        old_start, new_start = self._first_ends(count.window, len(words))
-        lost = self._count_ends(count.window, old_start, min(new_start, first))
-        gained = int(np.count_nonzero(ends_window(words[max(0, new_start - first) :], count.window)))
+        first, rule = self.published, count.rule
+        old_start, new_start = self._first_ends(rule, len(words))
+        lost = self._count_ends(rule, old_start, min(new_start, first))
+        gained = int(np.count_nonzero(rule.holds(words[max(0, new_start - first) :])))
         return gained - lost
 
-    def _change_by_one(self, count: EligibleCount, word: int) -> int:
+    def _change_by_one(self, count: StartCount, word: int) -> int:
         """`_change` for a single frame, in plain ints: what every add of a single stream pays."""
-        first = self.published
-        old_start, new_start = self._first_ends(count.window, 1)
-        change = int(first >= new_start and count.window.ends_at(word))
+        first, rule = self.published, count.rule
+        old_start, new_start = self._first_ends(rule, 1)
+        change = int(first >= new_start and rule.holds_for(word))
         if old_start < new_start and old_start < first:
-            change -= count.window.ends_at(int(self.words[old_start % self.capacity]))
+            change -= rule.holds_for(int(self.words[old_start % self.capacity]))
         return change
 
-    def _first_ends(self, window: Window, num_added: int) -> tuple[int, int]:
-        """The first id at which a window may end, now and when `num_added` more frames are there."""
-        reach = (window.num_steps - 1) * self.batch_size
+    def _first_ends(self, rule: StartRule, num_added: int) -> tuple[int, int]:
+        """The first id whose word may decide for a held start, now and when `num_added` more frames are there."""
+        reach = rule.reach * self.batch_size
         return self.tail + reach, max(self.floor, self.published + num_added - self.capacity) + reach

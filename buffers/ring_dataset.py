@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from .base import BufferInfo
 from .nests import Nest
-from .ring_sampler import RingSampler
+from .ring_sampler import Drawn, RingSampler
 from .usage import SampleCounter
 
 DRAWS_PER_CALL = 8
@@ -59,12 +59,11 @@ def random_dataset(
     def draw(index: tf.Tensor, random: tf.Tensor) -> tuple[Nest, BufferInfo]:
         # The index keeps seeds apart that happen to be equal: `random` has only 32 bits.
         drawn = sampler.draw_in_graph(num_calls * batch, tf.stack([random, index]))
-        starts = drawn.starts
         if num_parallel_calls is None:
-            with tf.control_dependencies([counter.count(starts)]):
-                starts = tf.identity(starts)
+            with tf.control_dependencies([counter.count(drawn.keys)]):
+                drawn = drawn._replace(keys=tf.identity(drawn.keys))
         chance = 1.0 / tf.cast(drawn.num_eligible, tf.float32)
-        info = sample_info(sampler, starts, tf.fill(starts.shape, chance))
+        info = sample_info(drawn, tf.fill(drawn.keys.shape, chance))
         items = pack(drawn.leaves)
         if not sample_batch_size:
             return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), (items, info))
@@ -102,13 +101,13 @@ def counted(counter: SampleCounter, info: BufferInfo) -> BufferInfo:
     """`info`, counted: in a map of one call at a time, because the counter is not atomic."""
     with tf.control_dependencies([counter.count(tf.reshape(info.keys, [-1]))]):
         # Made anew, because tf.data drops a map whose results are its arguments.
-        return info._replace(mask=tf.ones_like(info.mask))
+        return info._replace(weights=tf.ones_like(info.weights))
 
 
-def sample_info(sampler: RingSampler, starts: tf.Tensor, probabilities: tf.Tensor) -> BufferInfo:
-    """`BufferInfo` in a graph for windows at `starts` int64 `[n]`, drawn uniformly."""
-    ids = sampler.ids(starts)
-    return BufferInfo(ids, probabilities, starts, tf.ones_like(probabilities), tf.ones_like(ids, tf.bool))
+def sample_info(drawn: Drawn, probabilities: tf.Tensor) -> BufferInfo:
+    """`BufferInfo` in a graph for windows drawn with these probabilities, float32 `[n]`."""
+    mask = tf.ones_like(drawn.ids, tf.bool) if drawn.mask is None else drawn.mask
+    return BufferInfo(drawn.ids, probabilities, drawn.keys, tf.ones_like(probabilities), mask)
 
 
 def with_live_options(dataset: tf.data.Dataset) -> tf.data.Dataset:

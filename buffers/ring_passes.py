@@ -15,8 +15,9 @@ from .nests import Array, Nest
 from .ring import FrameRing
 from .ring_dataset import Pack, counted, in_order, one_at_a_time, sample_info, with_live_options
 from .ring_sampler import RingSampler
+from .ring_starts import Extents
 from .usage import Usage
-from .windows import Window, ordered_starts
+from .windows import Placed, Window, eligible_windows, stepped_windows
 
 # Windows gathered at a time in a pass without `sample_batch_size`.
 _PASS_CHUNK = 64
@@ -31,10 +32,11 @@ class PassPlanner:
       ring: what is held.
       lock: held while the ring is read.
       window: the kind of window.
-      shift: frames of an episode from one start to the next.
+      shift: frames of an episode from one start to the next, as in TF-Agents' ordered pass; None: every
+        eligible window comes.
       explain_nothing: the error for a ring in which nothing is eligible.
       min_size: frames that must be held.
-      keep_short: keep windows that an episode's end cuts short.
+      keep_short: with `shift`, keep windows that an episode's end cuts short.
     """
 
     def __init__(
@@ -42,7 +44,7 @@ class PassPlanner:
         ring: FrameRing,
         lock: threading.Lock,
         window: Window,
-        shift: int,
+        shift: int | None,
         explain_nothing: Callable[[Window], EmptyBufferError],
         *,
         min_size: int,
@@ -67,35 +69,46 @@ class PassPlanner:
     def _plans(self, num_plans: int, rng: np.random.Generator | None) -> tf.data.Dataset:
         """Plans, each made when the pass reaches it, not before; shuffled if there is an `rng`."""
 
-        def make(planner: PassPlanner, _: Array) -> tuple[Array, Array, np.float32]:
-            starts, lengths = planner._windows()
+        def make(planner: PassPlanner, _: Array) -> tuple[Array, Array, Array, np.float32]:
+            windows = planner._windows()
             if rng is None:
-                return starts, lengths, np.float32(1)
-            order = rng.permutation(len(starts))
-            return starts[order], lengths[order], np.float32(1 / len(starts))
+                return *windows, np.float32(1)
+            order = rng.permutation(len(windows.starts))
+            return *(each[order] for each in windows), np.float32(1 / len(order))
 
         @tf.autograph.experimental.do_not_convert
-        def plan(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        def plan(index: tf.Tensor) -> tuple[tf.Tensor, Extents, tf.Tensor]:
             # This function holds the planner, and the dataset holds this function.
-            starts, lengths, chance = call_weakly(self, make, [index], [tf.int64, tf.int64, tf.float32])
-            return tf.ensure_shape(starts, [None]), tf.ensure_shape(lengths, [None]), tf.ensure_shape(chance, [])
+            keys, num_before, num_after, chance = call_weakly(self, make, [index], [tf.int64] * 3 + [tf.float32])
+            extents = Extents(tf.ensure_shape(num_before, [None]), tf.ensure_shape(num_after, [None]))
+            return tf.ensure_shape(keys, [None]), extents, tf.ensure_shape(chance, [])
 
         return tf.data.Dataset.range(num_plans).map(plan)
 
-    def _windows(self) -> tuple[Array, Array]:
+    def _windows(self) -> Placed:
+        """The windows of all streams; starts are ids of drawn frames."""
+        window, shift = self._window, self._shift
         with self._lock:
             ids, words = self._ring.ids_by_stream(), self._ring.words_by_stream()
+            unfinished = self._ring.unfinished()
         if ids.size < max(1, self._min_size):
-            raise self._explain_nothing(self._window)
-        parts = [ordered_starts(stream, self._window, self._shift, keep_short=self._keep_short) for stream in words]
-        starts = np.concatenate([stream[index] for stream, (index, _) in zip(ids, parts, strict=True)])
-        lengths = np.concatenate([length for _, length in parts])
-        if not len(starts):
-            raise self._explain_nothing(self._window)
-        left_out = ids.size - int(lengths.sum())
-        if self._shift == self._window.num_steps > 1 and not self._keep_short and left_out:
-            _logger.warning("%d frames are in no window of %d frames; left out.", left_out, self._window.num_steps)
-        return starts, lengths
+            raise self._explain_nothing(window)
+        if window.boundaries == "ignore":
+            words = 2 * (ids // self._ring.batch_size)
+        parts = []
+        for stream, stream_words, is_open in zip(ids, words, unfinished, strict=True):
+            if shift is None:
+                placed = eligible_windows(stream_words, window, unfinished=bool(is_open))
+            else:
+                placed = stepped_windows(stream_words, window.num_steps, shift, keep_short=self._keep_short)
+            parts.append(placed._replace(starts=stream[placed.starts]))
+        windows = Placed(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+        if not len(windows.starts):
+            raise self._explain_nothing(window)
+        left_out = ids.size - int(windows.num_after.sum())
+        if shift == window.num_steps > 1 and not self._keep_short and left_out:
+            _logger.warning("%d frames are in no window of %d frames; left out.", left_out, window.num_steps)
+        return windows
 
 
 def pass_dataset(
@@ -114,8 +127,8 @@ def pass_dataset(
     Args:
       sampler: what gathers.
       pack: leaves to the nest of a sample's items.
-      plans: dataset of (ids of first frames int64 `[m]`, lengths int64 `[m]`, the chance of each
-        float32 `[]`), as `PassPlanner` makes them.
+      plans: dataset of (ids of drawn frames int64 `[m]`, their `Extents`, the chance of each float32
+        `[]`), as `PassPlanner` makes them.
       sample_batch_size: `B`, or None for elements without a `B` axis.
       usage: told what is sampled and what is skipped.
       keep_short: deliver windows of fewer than `T` frames as such, `[<= T, ...]`; without
@@ -126,8 +139,8 @@ def pass_dataset(
     counter = usage.graph_counter()
 
     @tf.autograph.experimental.do_not_convert
-    def gather(starts: tf.Tensor, lengths: tf.Tensor, chance: tf.Tensor) -> tuple[Nest, BufferInfo, tf.Tensor]:
-        leaves, held = sampler.gather_in_graph(starts)
+    def gather(keys: tf.Tensor, extents: Extents, chance: tf.Tensor) -> tuple[Nest, BufferInfo, tf.Tensor]:
+        drawn, held = sampler.gather_in_graph(keys, extents)
         num_lost = tf.reduce_sum(tf.cast(~held, tf.int64))
         told = tf.cond(
             num_lost > 0,
@@ -136,10 +149,8 @@ def pass_dataset(
         )
         with tf.control_dependencies([told]):
             held = tf.identity(held)
-        leaves, starts, lengths, chance = tf.nest.map_structure(
-            lambda tensor: tf.boolean_mask(tensor, held), (leaves, starts, lengths, chance)
-        )
-        return pack(leaves), sample_info(sampler, starts, chance), lengths
+        sampled = (pack(drawn.leaves), sample_info(drawn, chance), extents.num_after)
+        return tf.nest.map_structure(lambda tensor: tf.boolean_mask(tensor, held), sampled)
 
     @tf.autograph.experimental.do_not_convert
     def cut(items: Nest, info: BufferInfo, length: tf.Tensor) -> tuple[Nest, BufferInfo]:
@@ -149,8 +160,8 @@ def pass_dataset(
         return items, info._replace(ids=info.ids[:length], mask=info.mask[:length])
 
     windows = plans.flat_map(
-        lambda starts, lengths, chance: tf.data.Dataset.from_tensor_slices(
-            (starts, lengths, tf.fill(tf.shape(starts), chance))
+        lambda keys, extents, chance: tf.data.Dataset.from_tensor_slices(
+            (keys, extents, tf.fill(tf.shape(keys), chance))
         )
     )
     chunks = windows.batch(sample_batch_size or _PASS_CHUNK).map(

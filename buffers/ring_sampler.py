@@ -1,53 +1,47 @@
 """Draws windows from a ring, uniformly over the eligible ones, while a writer writes.
 
-Every draw is made twice in this file, in NumPy (`sample`) and in a graph (`as_dataset`),
-by the same steps: draw where a window ends among the ids that are published, keep those at
-which one does end, gather, then look at `reserved` and draw again what the writer may have
-touched meanwhile (`ring.py` says why that is enough).
+Both here and in a graph: draw where windows start (`ring_starts.py`), gather, then look at `reserved`
+and draw again what the writer may have touched meanwhile (`ring.py` says why that is enough).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from .base import EmptyBufferError
-from .callbacks import call_weakly
 from .nests import Array
 from .ring import FrameRing
+from .ring_starts import ROUND_SEED, Extents, WindowStarts, uncompiled
 from .storage import FrameStorage
-from .windows import Window, ends_window
-
-# Rejections are drawn ahead by this factor, so that one round nearly always suffices.
-_OVERSAMPLING = 1.1
-_EXTRA_DRAWS = 16
-
-# With fewer eligible windows than this many a draw, listing them costs less than rejecting the others.
-_LIST_BELOW = 4
+from .windows import Window
 
 # After this many rounds the sampler stops the writer for the moment that a gather takes.
 _ROUNDS_BEFORE_LOCK = 8
 
+NO_ID = -1
 
-class Draw(NamedTuple):
-    """A draw of `n` windows: the ids of their first frames `[n]`, the leaves, and how many were eligible."""
 
-    starts: Array
+class Drawn(NamedTuple):
+    """`n` windows, as arrays or as tensors in a graph.
+
+    Attributes:
+      keys: ids of the drawn frames, int64 `[n]`.
+      ids: ids of all frames, int64 `[n, length]` (`[n]` for single frames), -1 on padding.
+      mask: bool, the shape of `ids`, False on padding; None where nothing is padding.
+      leaves: `[n, length, ...]` (`[n, ...]`).
+      num_eligible: how many windows were eligible.
+    """
+
+    keys: Array
+    ids: Array
+    mask: Array | None
     leaves: list[Array]
     num_eligible: int
-
-
-class GraphDraw(NamedTuple):
-    """The same in a graph; `num_eligible` is int64 `[]`."""
-
-    starts: tf.Tensor
-    leaves: list[tf.Tensor]
-    num_eligible: tf.Tensor
 
 
 class RingSampler:
@@ -79,238 +73,158 @@ class RingSampler:
         self._stacked = window is not None
         self._window = window or Window(1)
         self._writer_lock = writer_lock
-        self._explain_nothing = explain_nothing
-        self._min_size = min_size
-        # How far before its end a window starts, in ids.
-        self._reach = (self._window.num_steps - 1) * ring.batch_size
-        # Every end that is far enough from the tail ends a window: nothing to reject, nothing to count.
-        self._all_eligible = self._window.boundaries == "ignore" or (
-            self._window.num_steps == 1 and not final_observations
+        self._starts = WindowStarts(
+            ring,
+            self._window,
+            writer_lock,
+            explain_nothing,
+            min_size=min_size,
+            final_observations=final_observations,
         )
-        self._count = None
-        if not self._all_eligible:
-            with writer_lock:
-                self._count = ring.count_eligible(self._window)
+        # Steps of a window's frames relative to the drawn one.
+        self._steps = np.arange(-self._window.burn_in, self._window.num_steps)
+        self._offsets = self._steps * ring.batch_size if self._stacked else np.int64(0)
 
     @property
     def sample_bytes(self) -> int:
         """Bytes of the items of one sample."""
-        return self._storage.frame_bytes * self._window.num_steps
+        return self._storage.frame_bytes * self._window.length
 
-    @property
-    def offsets(self) -> Array:
-        """Ids of a window's frames relative to its first, int64 `[T]`; `[]` for single frames."""
-        steps = np.arange(self._window.num_steps) * self._ring.batch_size
-        return steps if self._stacked else steps[0]
+    def num_eligible(self) -> int:
+        """Eligible windows now; the caller keeps writers away."""
+        return self._starts.count()
 
-    def ids(self, starts: Array) -> Array:
-        """Ids `[n, T]` (`[n]` for single frames) of the windows that start at `starts` `[n]`."""
-        return starts[:, None] + self.offsets if self._stacked else starts
-
-    def draw(self, rng: np.random.Generator, num: int) -> Draw:
+    def draw(self, rng: np.random.Generator, num: int) -> Drawn:
         """Draws `num` windows with replacement, each eligible one with the same chance.
 
         Raises:
           EmptyBufferError: fewer than `min_size` frames are held, or no window is eligible.
         """
-        starts, num_eligible = self._draw_starts(rng, num)
-        leaves = self._gather(starts)
+        keys, num_eligible = self._starts.draw(rng, num)
+        ids, mask, leaves = self._read(keys)
         for _ in range(_ROUNDS_BEFORE_LOCK):
-            stale = self._stale(starts)
+            stale = self._stale(keys, mask)
             if stale is None:
-                return Draw(starts, leaves, num_eligible)
-            starts[stale], num_eligible = self._draw_starts(rng, len(stale))
-            for leaf, fresh in zip(leaves, self._gather(starts[stale]), strict=True):
+                return Drawn(keys, ids, mask, leaves, num_eligible)
+            keys[stale], num_eligible = self._starts.draw(rng, len(stale))
+            fresh_ids, fresh_mask, fresh_leaves = self._read(keys[stale])
+            ids[stale] = fresh_ids
+            if mask is not None:
+                mask[stale] = fresh_mask
+            for leaf, fresh in zip(leaves, fresh_leaves, strict=True):
                 leaf[stale] = fresh
         with self._writer_lock:
-            starts, num_eligible = self._draw_starts(rng, num)
-            return Draw(starts, self._gather(starts), num_eligible)
+            keys, num_eligible = self._starts.draw(rng, num, lock_held=True)
+            return Drawn(keys, *self._read(keys), num_eligible)
 
-    def gather(self, starts: Array) -> tuple[list[Array], Array]:
-        """Leaves of the windows at `starts`, and which of them (bool `[n]`) are still held and whole."""
-        leaves = self._gather(starts)
-        return leaves, starts >= self._ring.oldest_untouched()
+    def gather(self, keys: Array) -> list[Array]:
+        """Leaves of the windows drawn at `keys`; the caller keeps writers away."""
+        return self._read(keys)[2]
 
     @tf.autograph.experimental.do_not_convert
-    def draw_in_graph(self, num: int, seed: tf.Tensor) -> GraphDraw:
+    def draw_in_graph(self, num: int, seed: tf.Tensor) -> Drawn:
         """`draw` as graph ops; `seed` is int64 `[2]`, and equal seeds give equal draws.
 
         XLA would merge the reads and deliver torn rows. Its clustering is kept out of each of them
-        (`_uncompiled`); an explicit `jit_compile=True` fails on the callback that raises the error.
+        (`uncompiled`); an explicit `jit_compile=True` fails on the callback that raises the error.
         """
-        starts, num_eligible = self._draw_starts_in_graph(num, seed)
-        records = self._gather_records(starts)
-        stale = self._stale_in_graph(starts, records)
+        keys, num_eligible = self._starts.draw_in_graph(num, seed)
+        extents, records = self._read_in_graph(keys)
+        stale = self._stale_in_graph(keys, extents, records)
 
         def again(
-            round_number: tf.Tensor, stale: tf.Tensor, starts: tf.Tensor, records: Sequence[tf.Tensor]
-        ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Sequence[tf.Tensor]]:
-            fresh_starts, _ = self._draw_starts_in_graph(num, seed + tf.stack([round_number, 0]))
-            fresh = self._gather_records(fresh_starts)
-            fresh_stale = self._stale_in_graph(fresh_starts, fresh)
-            merged = tuple(_where_rows(stale, new, old) for new, old in zip(fresh, records, strict=True))
-            starts = tf.where(stale, fresh_starts, starts)
-            return round_number + _ROUND_SEED, stale & fresh_stale, starts, merged
+            round_number: tf.Tensor, stale: tf.Tensor, state: Sequence[tf.Tensor]
+        ) -> tuple[tf.Tensor, tf.Tensor, Sequence[tf.Tensor]]:
+            fresh_keys, _ = self._starts.draw_in_graph(num, seed + tf.stack([round_number, 0]))
+            fresh_extents, fresh = self._read_in_graph(fresh_keys)
+            fresh_stale = self._stale_in_graph(fresh_keys, fresh_extents, fresh)
+            fresh_state = _join(fresh_keys, fresh_extents, fresh)
+            merged = tuple(_where_rows(stale, new, old) for new, old in zip(fresh_state, state, strict=True))
+            return round_number + ROUND_SEED, stale & fresh_stale, merged
 
-        _, _, starts, records = tf.while_loop(
-            lambda round_number, stale, starts, records: tf.reduce_any(stale),
+        _, _, state = tf.while_loop(
+            lambda round_number, stale, state: tf.reduce_any(stale),
             again,
-            (tf.constant(_ROUND_SEED, tf.int64), stale, starts, tuple(records)),
+            (tf.constant(ROUND_SEED, tf.int64), stale, _join(keys, extents, records)),
         )
-        return GraphDraw(starts, self._storage.split_records_in_graph(records), num_eligible)
+        keys, extents, records = _part(state, with_extents=extents is not None)
+        ids, mask = self._ids(keys, None if extents is None else self._mask(extents))
+        return Drawn(keys, ids, mask, self._storage.split_records_in_graph(records), num_eligible)
 
-    def gather_in_graph(self, starts: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """`gather` as graph ops."""
-        records = self._gather_records(starts)
-        stale = self._stale_in_graph(starts, records)
-        return self._storage.split_records_in_graph(records), ~stale
+    def gather_in_graph(self, keys: tf.Tensor, extents: Extents) -> tuple[Drawn, tf.Tensor]:
+        """The windows drawn at `keys`, and which of them (bool `[n]`) are still held."""
+        mask = None if self._window.num_steps == 1 and self._window.is_plain else self._mask(extents)
+        ids, mask = self._ids(keys, mask)
+        records = self._gather_records(ids, mask)
+        stale = self._stale_in_graph(keys, extents, records)
+        return Drawn(keys, ids, mask, self._storage.split_records_in_graph(records), 0), ~stale
 
     # NumPy
 
-    def _draw_starts(self, rng: np.random.Generator, num: int) -> tuple[Array, int]:
-        low, published, num_eligible = self._bounds()
-        if self._count is None:
-            return rng.integers(low - self._reach, published - self._reach, num), num_eligible
-        if num_eligible < _LIST_BELOW * num:
-            ends = self._ending(np.arange(low, published))
-            while not len(ends):
-                # Some window is eligible: a writer moved it on while the words were read.
-                low, published, num_eligible = self._bounds()
-                ends = self._ending(np.arange(low, published))
-            return ends[rng.integers(0, len(ends), num)] - self._reach, num_eligible
-        found: list[Array] = []
-        missing = num
-        while True:
-            share = num_eligible / (published - low)
-            ends = self._ending(rng.integers(low, published, int(_OVERSAMPLING * missing / share) + _EXTRA_DRAWS))
-            found.append(ends[:missing])
-            missing -= len(ends)
-            if missing <= 0:
-                return (found[0] if len(found) == 1 else np.concatenate(found)) - self._reach, num_eligible
-            # The bounds are read anew: a writer may have replaced all that was eligible.
-            low, published, num_eligible = self._bounds()
+    def _read(self, keys: Array) -> tuple[Array, Array | None, list[Array]]:
+        """Ids, mask and leaves of the windows drawn at `keys`."""
+        if self._window.is_plain:
+            ids = keys[:, None] + self._offsets if self._stacked else keys
+            return ids, None, self._storage.gather(self._ring.rows(ids))
+        num_before, num_after = self._starts.extents(keys)
+        mask = (self._steps >= -num_before[:, None]) & (self._steps < num_after[:, None])
+        ids = keys[:, None] + self._offsets
+        leaves = self._storage.gather(np.where(mask, self._ring.rows(ids), self._storage.zero_row))
+        return np.where(mask, ids, NO_ID), mask, leaves
 
-    def _bounds(self) -> tuple[int, int, int]:
-        """Where ends may lie, from `low` to `published`, and how many windows are eligible: at least one."""
-        ring = self._ring
-        published = ring.published
-        tail = max(ring.floor, published - ring.capacity)
-        low = tail + self._reach
-        num_eligible = published - low if self._count is None else self._count.value
-        if num_eligible <= 0 or published <= low or published - tail < self._min_size:
-            raise self._explain_nothing(self._window)
-        return low, published, num_eligible
-
-    def _ending(self, ids: Array) -> Array:
-        """Those of `ids` at which a window ends."""
-        return ids[ends_window(self._ring.words[self._ring.rows(ids)], self._window)]
-
-    def _gather(self, starts: Array) -> list[Array]:
-        return self._storage.gather(self._ring.rows(self.ids(starts)))
-
-    def _stale(self, starts: Array) -> Array | None:
-        """Positions that the writer may have touched, or None: the oldest start tells at once."""
+    def _stale(self, keys: Array, mask: Array | None) -> Array | None:
+        """Positions that the writer may have touched, or None: the oldest frame tells at once."""
         oldest = self._ring.oldest_untouched()
-        if starts.min() >= oldest:
+        if self._window.burn_in and mask is not None:
+            keys = keys - np.count_nonzero(mask[:, : self._window.burn_in], axis=1) * self._ring.batch_size
+        if keys.min() >= oldest:
             return None
-        return np.flatnonzero(starts < oldest)
+        return np.flatnonzero(keys < oldest)
 
     # Graph
 
-    def _stale_in_graph(self, starts: tf.Tensor, records: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Which of the windows at `starts` a writer may have touched by the time that `records` were read."""
-        with tf.control_dependencies(records), _uncompiled():
-            return starts < self._ring.oldest_untouched_in_graph()
+    def _read_in_graph(self, keys: tf.Tensor) -> tuple[Extents | None, list[tf.Tensor]]:
+        """What is real of the windows drawn at `keys` (None: all), and their records."""
+        extents = None if self._window.is_plain else self._starts.extents_in_graph(keys)
+        ids, mask = self._ids(keys, None if extents is None else self._mask(extents))
+        return extents, self._gather_records(ids, mask)
 
-    def _draw_starts_in_graph(self, num: int, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        low, published, num_eligible = self._bounds_in_graph()
-        if self._count is None:
-            starts = tf.random.stateless_uniform([num], seed, low - self._reach, published - self._reach, tf.int64)
-            return starts, num_eligible
-        ends = tf.cond(
-            num_eligible < _LIST_BELOW * num,
-            lambda: self._list_ends_in_graph(num, seed, low, published),
-            lambda: self._reject_in_graph(num, seed, low, published, num_eligible),
-        )
-        ends.set_shape([num])
-        return ends - self._reach, num_eligible
+    def _ids(self, keys: tf.Tensor, mask: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor | None]:
+        ids = keys[:, None] + self._offsets if self._stacked else keys
+        if mask is None:
+            return ids, None
+        return tf.where(mask, ids, tf.constant(NO_ID, tf.int64)), mask
 
-    def _bounds_in_graph(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Where ends may lie, from `low` to `published`, and how many windows are eligible: at least one."""
-        with _uncompiled():
-            tail, published = self._ring.held_in_graph()
-            low = tail + self._reach
-            num_eligible = published - low if self._count is None else self._count.in_graph()
-        nothing = (num_eligible <= 0) | (published <= low) | (published - tail < self._min_size)
-        with tf.control_dependencies([tf.cond(nothing, self._raise_in_graph, lambda: tf.constant(False))]):
-            return tf.identity(low), published, num_eligible
+    def _mask(self, extents: Extents) -> tf.Tensor:
+        mask = (self._steps >= -extents.num_before[:, None]) & (self._steps < extents.num_after[:, None])
+        return mask if self._stacked else tf.squeeze(mask, 1)
 
-    def _reject_in_graph(
-        self, num: int, seed: tf.Tensor, low: tf.Tensor, published: tf.Tensor, num_eligible: tf.Tensor
-    ) -> tf.Tensor:
-        def draw(seed: tf.Tensor, low: tf.Tensor, published: tf.Tensor, num_eligible: tf.Tensor) -> tf.Tensor:
-            share = tf.cast(num_eligible, tf.float64) / tf.cast(published - low, tf.float64)
-            num_candidates = tf.cast(_OVERSAMPLING * num / share, tf.int32) + _EXTRA_DRAWS
-            candidates = tf.random.stateless_uniform(tf.reshape(num_candidates, [1]), seed, low, published, tf.int64)
-            return tf.boolean_mask(candidates, self._ends_in_graph(candidates))
+    def _stale_in_graph(self, keys: tf.Tensor, extents: Extents | None, records: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Which of the windows drawn at `keys` a writer may have touched by the time that `records` were read."""
+        with tf.control_dependencies([*records, *(extents or ())]), uncompiled():
+            oldest = self._ring.oldest_untouched_in_graph()
+        if extents is not None and self._window.burn_in:
+            keys -= extents.num_before * self._ring.batch_size
+        return keys < oldest
 
-        def draw_more(round_number: tf.Tensor, found: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            # The bounds are read anew: a writer may have replaced all that was eligible.
-            fresh = draw(seed + tf.stack([tf.constant(0, tf.int64), round_number]), *self._bounds_in_graph())
-            return round_number + _ROUND_SEED, tf.concat([found, fresh], 0)
-
-        _, found = tf.while_loop(
-            lambda round_number, found: tf.shape(found)[0] < num,
-            draw_more,
-            (tf.constant(_ROUND_SEED, tf.int64), draw(seed, low, published, num_eligible)),
-            shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
-        )
-        return found[:num]
-
-    def _list_ends_in_graph(self, num: int, seed: tf.Tensor, low: tf.Tensor, published: tf.Tensor) -> tf.Tensor:
-        def list_ends(low: tf.Tensor, published: tf.Tensor) -> tf.Tensor:
-            candidates = tf.range(low, published)
-            return tf.boolean_mask(candidates, self._ends_in_graph(candidates))
-
-        # Some window is eligible: an empty list means that a writer moved it on while the words were read.
-        ends = tf.while_loop(
-            lambda ends: tf.shape(ends)[0] < 1,
-            lambda ends: [list_ends(*self._bounds_in_graph()[:2])],
-            [list_ends(low, published)],
-            shape_invariants=[tf.TensorShape([None])],
-        )[0]
-        chosen = tf.random.stateless_uniform(
-            [num], seed, tf.constant(0, tf.int64), tf.shape(ends, tf.int64)[0], tf.int64
-        )
-        return tf.gather(ends, chosen)
-
-    def _ends_in_graph(self, ids: tf.Tensor) -> tf.Tensor:
-        """Whether a window ends at each of these ids; bool, their shape."""
-        with _uncompiled():
-            words = self._ring.words_in_graph(ids)
-        if self._window.num_steps == 1:
-            return tf.equal(tf.bitwise.bitwise_and(words, tf.constant(1, tf.int64)), 0)
-        return words >= 2 * (self._window.num_steps - 1)
-
-    def _gather_records(self, starts: tf.Tensor) -> list[tf.Tensor]:
-        ids = starts[:, None] + self.offsets if self._stacked else starts
-        with _uncompiled():
-            return self._storage.gather_records_in_graph(ids % self._ring.capacity)
-
-    def _raise_in_graph(self) -> tf.Tensor:
-        return call_weakly(self, RingSampler._raise_nothing, [], tf.bool)
-
-    def _raise_nothing(self) -> Array:
-        raise self._explain_nothing(self._window)
+    def _gather_records(self, ids: tf.Tensor, mask: tf.Tensor | None) -> list[tf.Tensor]:
+        rows = ids % self._ring.capacity
+        if mask is not None:
+            rows = tf.where(mask, rows, tf.constant(self._storage.zero_row, tf.int64))
+        with uncompiled():
+            return self._storage.gather_records_in_graph(rows)
 
 
-# Added to a seed for each further round; odd, so that the seeds of 2**64 rounds differ.
-_ROUND_SEED = 0x632BE59BD9B4E019
+def _join(keys: tf.Tensor, extents: Extents | None, records: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
+    """What a loop carries, as one tuple."""
+    return (keys, *(extents or ()), *records)
 
 
-def _uncompiled() -> AbstractContextManager[None]:
-    """Keeps XLA's clustering off the ops made in it; each body of a loop or branch is a graph that needs its own."""
-    return tf.xla.experimental.jit_scope(compile_ops=False)
+def _part(state: Sequence[tf.Tensor], *, with_extents: bool) -> tuple[tf.Tensor, Extents | None, list[tf.Tensor]]:
+    """What `_join` joined."""
+    if not with_extents:
+        return state[0], None, list(state[1:])
+    return state[0], Extents(*state[1:3]), list(state[3:])
 
 
 def _where_rows(condition: tf.Tensor, new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:

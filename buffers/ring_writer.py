@@ -77,15 +77,17 @@ class RingWriter:
             if self._closed:
                 self._refuse()
             first = ring.published
-            words, open_steps = ring.next_words(marks, num_steps)
+            words = ring.next_words(marks, num_steps)
+            ends = None if marks.ends is None else marks.ends.reshape(words.shape)
             done = 0
             while done < num_steps:
                 num = ring.contiguous_steps(num_steps - done)
-                is_last = done + num == num_steps
+                last = done + num - 1
+                open_steps = ring.open_steps_after(words[:, last], None if ends is None else ends[:, last])
                 chunk = leaves if num == num_steps else [leaf[:, done : done + num] for leaf in leaves]
                 try:
                     claimed = words[:, done : done + num].T.reshape(-1)
-                    rows = self._claim(claimed, open_steps if is_last else None)
+                    rows = self._claim(claimed, open_steps)
                     self._storage.write_sequence(rows, chunk, streams)
                     ring.publish()
                 except BaseException:
@@ -94,7 +96,7 @@ class RingWriter:
                 done += num
         return np.arange(first, first + num_steps * streams).reshape(num_steps, streams).T
 
-    def _claim(self, words: Array, open_steps: Array | None) -> slice:
+    def _claim(self, words: Array, open_steps: Array) -> slice:
         ring, num = self._ring, len(words)
         # Of these rows so many hold frames: none until the ring is full, then all.
         num_held = min(num, ring.published + num - ring.capacity - ring.floor)

@@ -3,6 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+
+from .windows import Window
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowCount:
+    """How many windows of one kind there are.
+
+    Attributes:
+      eligible: windows that can be drawn now (served: that were written and are held).
+      dropped_short: with `short='drop'`, starts at which none can be drawn, because the episode has
+        too few frames from there on (so far, where it is unfinished); else 0.
+    """
+
+    eligible: int
+    dropped_short: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +43,7 @@ class BufferStats:
       skipped: windows that an ordered pass left out because they were overwritten meanwhile.
       replay_ratio: sampled / added; None while nothing was added.
       host: name of the machine that holds the data.
+      windows: for each kind of window drawn so far, how many there are.
     """
 
     frames: int
@@ -42,3 +60,4 @@ class BufferStats:
     skipped: int
     replay_ratio: float | None
     host: str
+    windows: Mapping[Window, WindowCount] = dataclasses.field(default_factory=dict)

@@ -3,7 +3,8 @@
 Small fields of one dtype lie side by side in one record array, so that a row costs one
 cache miss and not one a field; a large field has an array of its own. TensorFlow reads the
 same memory (`memory.SharedMemory`): what NumPy writes, a graph gathers, without a copy between.
-Only gathers leave this class, because an alias would show later writes.
+Only gathers leave this class, because an alias would show later writes. One more row, `zero_row`, is
+never written: to gather it is to pad, at no cost but the index.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class FrameStorage:
         self._stored = [np.dtype(_STORED_AS.get(field.dtype, field.dtype).as_numpy_dtype) for field in self._fields]
         # Fields whose stored dtype is not their own.
         self._restored = [index for index, field in enumerate(self._fields) if field.dtype in _STORED_AS]
-        self._groups = [self._make_group(indices, num_rows) for indices in self._group_fields()]
+        self.zero_row = num_rows
+        self._groups = [self._make_group(indices, num_rows + 1) for indices in self._group_fields()]
         self._views = self._make_views(num_rows)
 
     @property

@@ -18,15 +18,15 @@ from .memory import check_capacity_fits, copy_to_tensor
 from .nests import Array, Nest
 from .priorities import check_keys, check_priorities
 from .ring import FrameRing
-from .ring_dataset import random_dataset
+from .ring_dataset import random_dataset, sample_info
 from .ring_passes import PassPlanner, pass_dataset
 from .ring_sampler import RingSampler
 from .ring_writer import RingWriter
 from .spec import DataSpec, ItemChecker
-from .stats import BufferStats
+from .stats import BufferStats, WindowCount
 from .storage import FrameStorage
 from .usage import Usage
-from .windows import Window, ends_window, resolve_window
+from .windows import StartRule, Window, resolve_window
 
 # A frame's step word and its mark.
 _BOOKKEEPING_BYTES = 9
@@ -288,7 +288,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
         else:
             keep_short = num_steps is not None and single_deterministic_pass and sample_batch_size is None
             keep_short = keep_short and not self._drop_remainder
-            shift = 1 if window is not None or num_steps is None or epochs else (self._window_shift or num_steps)
+            shift = None if window is not None or num_steps is None or epochs else (self._window_shift or num_steps)
             dataset = pass_dataset(
                 sampler,
                 self._pack_for_dataset,
@@ -328,13 +328,15 @@ class TFUniformReplayBuffer(ReplayBuffer):
         num = sample_batch_size or 1
         if not tf.executing_eagerly():
             return self._sample_in_graph(sampler, sample_batch_size)
-        starts, leaves, num_eligible = sampler.draw(self._rng, num)
-        ids = sampler.ids(starts)
-        self._usage.count_sampled(starts)
-        constants = self._constant_info(num_eligible, num, None if wanted is None else wanted.num_steps)
-        keys = copy_to_tensor(starts)
-        info = BufferInfo(keys if wanted is None else copy_to_tensor(ids), constants[0], keys, *constants[1:])
-        items = self._spec.pack(self._storage.to_tensors(leaves))
+        drawn = sampler.draw(self._rng, num)
+        self._usage.count_sampled(drawn.keys)
+        chance, weights, mask = self._constant_info(drawn.num_eligible, num, None if wanted is None else wanted.length)
+        if drawn.mask is not None:
+            # DLPack knows no bool.
+            mask = tf.cast(copy_to_tensor(drawn.mask.view(np.uint8)), tf.bool)
+        keys = copy_to_tensor(drawn.keys)
+        info = BufferInfo(keys if wanted is None else copy_to_tensor(drawn.ids), chance, keys, weights, mask)
+        items = self._spec.pack(self._storage.to_tensors(drawn.leaves))
         if sample_batch_size is None:
             return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), (items, info))
         return items, info
@@ -357,7 +359,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
         with self._lock:
             self._check_open()
             self._check_held(starts, wanted or Window(1))
-            leaves, _ = sampler.gather(starts)
+            leaves = sampler.gather(starts)
         leaves = [leaf.reshape(*given.shape, *leaf.shape[1:]) for leaf in leaves]
         return self._spec.pack(self._storage.to_tensors(leaves))
 
@@ -424,6 +426,10 @@ class TFUniformReplayBuffer(ReplayBuffer):
                 episodes=ring.num_episodes(),
                 skipped=usage.skipped,
                 replay_ratio=usage.sampled / added if added else None,
+                windows={
+                    window or Window(1): WindowCount(sampler.num_eligible(), self._num_cut_short(window or Window(1)))
+                    for window, sampler in self._samplers.items()
+                },
                 host=socket.gethostname(),
             )
 
@@ -449,12 +455,10 @@ class TFUniformReplayBuffer(ReplayBuffer):
         seed = self._next_seed(_GRAPH_STREAM)
         pair = tf.random.uniform([2], tf.int64.min, tf.int64.max, tf.int64, seed=seed)
         drawn = sampler.draw_in_graph(sample_batch_size or 1, pair)
-        ids = sampler.ids(drawn.starts)
-        with tf.control_dependencies([self._usage.graph_counter().count(drawn.starts)]):
-            ids = tf.identity(ids)
-        weights = tf.ones([sample_batch_size or 1])
-        chance = tf.fill(weights.shape, 1.0 / tf.cast(drawn.num_eligible, tf.float32))
-        sampled = (drawn.leaves, BufferInfo(ids, chance, drawn.starts, weights, tf.ones_like(ids, tf.bool)))
+        with tf.control_dependencies([self._usage.graph_counter().count(drawn.keys)]):
+            drawn = drawn._replace(keys=tf.identity(drawn.keys))
+        chance = tf.fill([sample_batch_size or 1], 1.0 / tf.cast(drawn.num_eligible, tf.float32))
+        sampled = (drawn.leaves, sample_info(drawn, chance))
         if sample_batch_size is None:
             sampled = tf.nest.map_structure(lambda tensor: tf.squeeze(tensor, 0), sampled)
         return self._spec.pack(sampled[0]), sampled[1]
@@ -489,12 +493,15 @@ class TFUniformReplayBuffer(ReplayBuffer):
             return EmptyBufferError(
                 f"no window of {window.num_steps} frames: {frames // self.batch_size} frames in each stream."
             )
-        return EmptyBufferError(
+        text = (
             f"no window of {window.num_steps} frames: {self._ring.num_episodes()} episodes, "
-            f"longest {self._ring.longest_episode()}."
+            f"longest {self._ring.longest_episode()}"
         )
+        if window.short == "pad" and not window.pad_unfinished and self._ring.unfinished().any():
+            text += "; unfinished episodes are only padded with pad_unfinished=True"
+        return EmptyBufferError(text + ".")
 
-    def _plans(self, window: Window, shift: int, epochs: int | None, *, keep_short: bool) -> tf.data.Dataset:
+    def _plans(self, window: Window, shift: int | None, epochs: int | None, *, keep_short: bool) -> tf.data.Dataset:
         planner = PassPlanner(
             self._ring,
             self._lock,
@@ -508,16 +515,27 @@ class TFUniformReplayBuffer(ReplayBuffer):
 
     def _check_sizes(self, sample_batch_size: int | None, window: Window | None, *, is_pass: bool) -> None:
         max_length = self.capacity // self.batch_size
-        if window is not None and window.num_steps > max_length:
+        if window is not None and window.short == "drop" and window.num_steps > max_length:
             raise ValueError(
                 f"num_steps {window.num_steps} > max_length {max_length}: no window could ever come and "
-                "ALL data will be dropped; lower num_steps or raise max_length."
+                "ALL data will be dropped; lower num_steps, raise max_length, or take Window(..., short='pad')."
             )
         if is_pass and self._drop_remainder and (sample_batch_size or 0) > self.capacity:
             raise ValueError(
                 f"sample_batch_size {sample_batch_size} > capacity {self.capacity} with dataset_drop_remainder: "
                 "no batch could ever come and ALL data will be dropped; lower sample_batch_size."
             )
+
+    def _num_cut_short(self, window: Window) -> int:
+        """Starts whose window is not drawn, because too few frames of the episode are held from there on."""
+        if window.short == "pad" or window.num_steps == 1:
+            return 0
+        if window.boundaries == "ignore":
+            words = 2 * (self._ring.ids_by_stream() // self.batch_size)
+        else:
+            words = self._ring.words_by_stream()
+        possible = int(np.count_nonzero(StartRule(0, stride=window.stride).holds(words)))
+        return possible - self._sampler(window).num_eligible()
 
     def _check_held(self, starts: Array, window: Window) -> None:
         ring = self._ring
@@ -531,7 +549,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
             return
         ends = starts + (window.num_steps - 1) * self.batch_size
         whole = ends < ring.published
-        whole[whole] = ends_window(ring.words[ring.rows(ends[whole])], window)
+        whole[whole] = StartRule(window.num_steps - 1).holds(ring.words[ring.rows(ends[whole])])
         if not whole.all():
             raise ValueError(
                 f"no window of {window.num_steps} frames starts at id {starts[~whole][0]}: its episode is shorter."

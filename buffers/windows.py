@@ -104,12 +104,6 @@ class Window:
         # One that starts `stride` earlier shows as much if fewer are there.
         return 1 if self.stride == 1 else max(1, self.num_steps - self.stride + 1)
 
-    def ends_at(self, word: int) -> bool:
-        """`ends_window` for one step word."""
-        if self.boundaries == "ignore":
-            return True
-        return word & 1 == 0 if self.num_steps == 1 else word >= 2 * (self.num_steps - 1)
-
 
 class StartRule(NamedTuple):
     """A window starts `reach` frames before each frame whose step word this rule holds for.
@@ -178,7 +172,8 @@ def num_starts(window: Window, num_frames: Array, *, final: Array, finished: Arr
       finished: whether no frame is to come.
       gone: frames of its beginning that are not held any more.
 
-    >>> num_starts(Window(4, stride=2, short="pad"), np.array([7, 2, 6]), final=np.array(False), finished=np.array(True))
+    >>> window, yes = Window(4, stride=2, short="pad"), np.array(True)
+    >>> num_starts(window, np.array([7, 2, 6]), final=~yes, finished=yes)
     array([3, 1, 2])
     """
     full = _multiples(gone, num_frames - max(window.num_steps - 1, 0) - (final if window.num_steps == 1 else 0), window)
@@ -321,24 +316,6 @@ def stepped_windows(words: Array, num_steps: int, shift: int, *, keep_short: boo
         chosen &= num_after == num_steps
     starts = np.flatnonzero(chosen)
     return Placed(starts, np.zeros(len(starts), np.int64), num_after[starts])
-
-
-def ends_window(words: Array, window: Window) -> Array:
-    """Whether a window ends at frames with these step words; bool, the shape of `words`.
-
-    It takes for granted that the window's frames are all still held.
-
-    >>> episode = np.array([0, 2, 4, 7])  # three steps, then a final observation
-    >>> ends_window(episode, Window(2)).tolist()
-    [False, True, True, True]
-    >>> ends_window(episode, Window(1)).tolist()
-    [True, True, True, False]
-    """
-    if window.boundaries == "ignore":
-        return np.ones(words.shape, bool)
-    if window.num_steps == 1:
-        return np.asarray(words & 1 == 0)
-    return np.asarray(words >= 2 * (window.num_steps - 1))
 
 
 def ordered_starts(words: Array, window: Window, shift: int, *, keep_short: bool) -> tuple[Array, Array]:

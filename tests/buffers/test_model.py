@@ -37,13 +37,25 @@ SPECS = {
 
 @dataclasses.dataclass
 class Frame:
-    """A frame as the model knows it; `begins` an episode, `final`: only a final observation."""
+    """A frame as the model knows it: the `step`-th of its episode, from 0; `final`: only a final observation."""
 
     id: int
     value: int
-    begins: bool
+    step: int
     final: bool
     sampled: bool = False
+
+
+class Cut(NamedTuple):
+    """A window's values: those before the drawn frame, and those from it on."""
+
+    before: list[int]
+    after: list[int]
+
+    def padded(self, window: Window) -> list[int | None]:
+        """All values, None for padding."""
+        front = window.burn_in - len(self.before)
+        return [None] * front + self.before + self.after + [None] * (window.num_steps - len(self.after))
 
 
 class Model:
@@ -53,12 +65,15 @@ class Model:
         self.num_streams = num_streams
         self.max_length = max_length
         self.next_id = 0
+        self.cleared_steps = 0
         self.clear()
 
     def clear(self) -> None:
+        self.cleared_steps = self.next_id // self.num_streams
         self.streams: list[list[Frame]] = [[] for _ in range(self.num_streams)]
         self.gone: list[Frame] = []
         self.next_begins = [True] * self.num_streams
+        self.last_step = [0] * self.num_streams
         self.added = self.sampled = 0
 
     def end_stream(self, stream: int | None) -> None:
@@ -69,7 +84,9 @@ class Model:
         """One frame a stream; returns their ids."""
         ids = []
         for b, stream in enumerate(self.streams):
-            stream.append(Frame(self.next_id, int(values[b]), self.next_begins[b] or bool(begins[b]), bool(final[b])))
+            step = 0 if self.next_begins[b] or begins[b] else self.last_step[b] + 1
+            stream.append(Frame(self.next_id, int(values[b]), step, bool(final[b])))
+            self.last_step[b] = step
             self.next_begins[b] = bool(ends[b])
             ids.append(self.next_id)
             self.next_id += 1
@@ -83,7 +100,7 @@ class Model:
         episodes: list[list[Frame]] = []
         for stream in self.streams:
             for index, frame in enumerate(stream):
-                if frame.begins or index == 0:
+                if frame.step == 0 or index == 0:
                     episodes.append([])
                 episodes[-1].append(frame)
         return episodes
@@ -98,13 +115,34 @@ class Model:
                     windows.append([frame.value for frame in window])
         return windows
 
-    def joined_windows(self, num_steps: int) -> list[list[int]]:
-        """The same where boundaries are ignored."""
-        return [
-            [frame.value for frame in stream[start : start + num_steps]]
-            for stream in self.streams
-            for start in range(len(stream) - num_steps + 1)
-        ]
+    def eligible(self, window: Window) -> list[Cut]:
+        """Every eligible window of this kind, stream after stream, oldest first, from its definition."""
+        cuts = []
+        for b, stream in enumerate(self.streams):
+            if window.boundaries == "ignore":
+                time = len(self.gone) // self.num_streams + self.cleared_steps
+                episodes = [[dataclasses.replace(f, step=time + i, final=False) for i, f in enumerate(stream)]]
+            else:
+                episodes = [[]]
+                for index, frame in enumerate(stream):
+                    episodes += [[]] if frame.step == 0 and index else []
+                    episodes[-1].append(frame)
+            for episode in episodes:
+                finished = episode is not episodes[-1] or self.next_begins[b] or window.pad_unfinished
+                for index, frame in enumerate(episode):
+                    after = episode[index : index + window.num_steps]
+                    is_short = len(after) < window.num_steps
+                    if frame.step % window.stride or frame.final or (is_short and window.short == "drop"):
+                        continue
+                    if is_short and not finished:
+                        continue
+                    # With a stride the window before may show the end already.
+                    shown = frame.step - window.stride + window.num_steps - 1
+                    if is_short and window.stride > 1 and frame.step > 0 and shown >= episode[-1].step:
+                        continue
+                    before = episode[max(0, index - window.burn_in) : index]
+                    cuts.append(Cut([f.value for f in before], [f.value for f in after]))
+        return cuts
 
     def held(self) -> list[Frame]:
         return [frame for stream in self.streams for frame in stream]
@@ -123,7 +161,7 @@ class Pair:
         self.kind = kind
         self.model = Model(num_streams, max_length)
         self.buffer = TFUniformReplayBuffer(SPECS[kind], num_streams, max_length, seed=seed)
-        self.next_value = 0
+        self.next_value = 1
 
     def items(self, values: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> Any:
         """Leaves `[B, T, ...]`, with which all fields follow from the value."""
@@ -164,39 +202,51 @@ class Pair:
         values, extra = (items.value, items.extra) if self.kind == "step_type" else (items["value"], items["extra"])
         values = np.asarray(values)
         np.testing.assert_array_equal(extra[0], np.stack([values, -values], -1))
-        np.testing.assert_array_equal(extra[1], values % 3 == 0)
+        # Values begin at 1: 0 is padding.
+        np.testing.assert_array_equal(extra[1], (values % 3 == 0) & (values > 0))
         return values
 
-    def sample_window(self, num_steps: int | None, boundaries: str = "exclude") -> None:
+    def masked(self, items: Any, info: Any) -> list[int | None]:
+        """The values of one window, None for padding; padding is zeros with the id -1."""
+        values, mask = self.value(items), np.asarray(info.mask)
+        np.testing.assert_array_equal(values[~mask], 0)
+        np.testing.assert_array_equal(np.asarray(info.ids) == -1, ~mask)
+        return np.where(mask, values, None).tolist()
+
+    def sample_window(self, window: Window | None) -> None:
         """What a sample delivers is eligible, its chance and ids are right; nothing eligible is an error."""
-        length = num_steps or 1
-        eligible = self.model.windows(length) if boundaries == "exclude" else self.model.joined_windows(length)
-        window = None if num_steps is None else Window(num_steps, boundaries=boundaries)
+        kind = window or Window(1)
+        eligible = [cut.padded(kind) for cut in self.model.eligible(kind)]
         if not eligible:
             with pytest.raises(EmptyBufferError) as error:
                 self.buffer.sample(3, window=window)
-            self.check_message(str(error.value), length, boundaries)
+            self.check_message(str(error.value), kind)
             event("nothing eligible")
             return
         items, info = self.buffer.sample(7, window=window)
-        values = self.value(items).reshape(7, length)
-        assert all(window in eligible for window in values.tolist())
+        mask = np.asarray(info.mask).reshape(7, kind.length)
+        values = self.value(items).reshape(7, kind.length)
+        assert all(row in eligible for row in np.where(mask, values, None).tolist())
+        np.testing.assert_array_equal(values[~mask], 0)
         np.testing.assert_allclose(info.probabilities, 1 / len(eligible), rtol=1e-6)
         id_of = {frame.value: frame.id for frame in self.model.held()}
-        np.testing.assert_array_equal(np.asarray(info.ids).reshape(7, length), np.vectorize(id_of.get)(values))
-        np.testing.assert_array_equal(info.keys, np.asarray(info.ids).reshape(7, length)[:, 0])
+        ids = np.where(mask, np.vectorize(lambda value: id_of.get(value, -1))(values), -1)
+        np.testing.assert_array_equal(np.asarray(info.ids).reshape(7, kind.length), ids)
+        np.testing.assert_array_equal(info.keys, ids[:, kind.burn_in])
         self.model.mark_sampled(info.keys, 7)
+        assert self.buffer.stats().windows[kind].eligible == len(eligible)
 
-    def check_message(self, message: str, num_steps: int, boundaries: str) -> None:
+    def check_message(self, message: str, window: Window) -> None:
         frames = len(self.model.held())
         if not frames:
             assert "is empty" in message
-        elif boundaries == "ignore":
-            assert f"no window of {num_steps} frames: {len(self.model.streams[0])} frames in each stream" in message
+        elif window.boundaries == "ignore":
+            frames = len(self.model.streams[0])
+            assert f"no window of {window.num_steps} frames: {frames} frames in each stream" in message
         else:
             episodes = self.model.episodes()
             longest = max(map(len, episodes))
-            assert f"no window of {num_steps} frames: {len(episodes)} episodes, longest {longest}" in message
+            assert f"no window of {window.num_steps} frames: {len(episodes)} episodes, longest {longest}" in message
 
     def check_all(self) -> None:
         """Everything that is cheap to compare."""
@@ -272,6 +322,16 @@ class Pair:
             assert info.mask.numpy().tolist() == [True] * len(window)
 
 
+def windows(max_length: int) -> st.SearchStrategy[Window]:
+    """Windows of all kinds."""
+    sizes = {"num_steps": st.integers(1, max_length), "burn_in": st.integers(0, 3), "stride": st.integers(1, 4)}
+    return (
+        st.builds(Window, **sizes)
+        | st.builds(Window, **sizes, short=st.just("pad"), pad_unfinished=st.booleans())
+        | st.builds(Window, **sizes, boundaries=st.just("ignore"))
+    )
+
+
 @st.composite
 def operations(draw: st.DrawFn, num_streams: int, max_length: int) -> list[tuple[Any, ...]]:
     """Histories: mostly adds, now and then a clear, the end of a stream or a sample."""
@@ -288,9 +348,7 @@ def operations(draw: st.DrawFn, num_streams: int, max_length: int) -> list[tuple
         elif kind == "end":
             result.append((kind, draw(st.none() | st.integers(0, num_streams - 1))))
         elif kind == "sample":
-            boundaries = draw(st.sampled_from(["exclude", "exclude", "ignore"]))
-            num_steps = draw(st.none() | st.integers(1, max_length))
-            result.append((kind, num_steps, "exclude" if num_steps is None else boundaries))
+            result.append((kind, draw(st.none() | windows(max_length))))
         elif not draw(st.integers(0, 2)):
             result.append((kind,))
     return result
@@ -326,12 +384,12 @@ def test_a_random_history_leaves_what_the_model_holds(history):
     # These kinds are counted from now on, while the ring changes; others only when they are first drawn.
     for num_steps in (1, 2, 3):
         if num_steps <= pair.model.max_length:
-            pair.sample_window(num_steps)
+            pair.sample_window(Window(num_steps))
     for step in steps:
         run(pair, [step])
         pair.check_all()
     for num_steps in (None, *range(1, pair.model.max_length + 1)):
-        pair.sample_window(num_steps)
+        pair.sample_window(num_steps and Window(num_steps))
         pair.check_get(num_steps or 1)
     pair.check_all()
 
@@ -351,6 +409,42 @@ def test_passes_visit_what_the_model_lists(history, num_steps, shift):
         pair.check_passes(passes, num_steps, shift)
     stats = pair.buffer.stats()
     assert (stats.sampled, stats.skipped) == (pair.model.sampled, 0)
+
+
+@settings(max_examples=300)
+@given(histories(), st.data())
+def test_windows_of_all_kinds_are_those_that_the_model_lists(history, data):
+    """Counts of three kinds are kept current from the start, while the ring changes."""
+    pair, steps = history
+    kinds = data.draw(st.lists(windows(pair.model.max_length), min_size=3, max_size=3))
+    for step in [None, *steps]:
+        if step is not None:
+            run(pair, [step])
+        for kind in kinds:
+            pair.sample_window(kind)
+
+
+@settings(max_examples=12)
+@given(histories(), st.data())
+def test_windows_of_all_kinds_come_from_a_graph_too(history, data):
+    """Each iterator has its own graph: random draws, and a pass over every window."""
+    pair, steps = history
+    kind = data.draw(windows(pair.model.max_length))
+    draws = pair.buffer.as_dataset(None, window=kind)
+    ordered = pair.buffer.as_dataset(window=kind, single_deterministic_pass=True)
+    for step in steps:
+        run(pair, [step])
+        eligible = [cut.padded(kind) for cut in pair.model.eligible(kind)]
+        if not eligible:
+            for dataset in (draws, ordered):
+                with pytest.raises(tf.errors.InvalidArgumentError):
+                    next(iter(dataset))
+            continue
+        assert [pair.masked(*element) for element in ordered] == eligible
+        for items, info in draws.take(5):
+            assert pair.masked(items, info) in eligible
+            np.testing.assert_allclose(info.probabilities, 1 / len(eligible), rtol=1e-6)
+            assert int(info.keys) == int(info.ids[kind.burn_in])
 
 
 def test_windows_overwritten_during_an_ordered_pass_are_skipped_and_counted(caplog):

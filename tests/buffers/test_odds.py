@@ -20,9 +20,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replayfeed.buffers import ReplayBuffer, ReverbReplayBuffer, TFUniformReplayBuffer, Window, ring_sampler
+from replayfeed.buffers import ReplayBuffer, ReverbReplayBuffer, TFUniformReplayBuffer, Window, ring_starts
 from replayfeed.buffers.ring import FrameRing
 from replayfeed.buffers.ring_sampler import RingSampler
+from replayfeed.buffers.ring_starts import WindowStarts
+from replayfeed.buffers.windows import StartRule
 
 STEPS = [None, 1, 2, 3, 5]
 DRAWS_A_START = 25
@@ -245,51 +247,38 @@ def test_fr_068_a_partly_evicted_episode_is_used_while_a_window_remains():
 
 def low_one_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest start is never drawn."""
-    bounds, in_graph = RingSampler._bounds, RingSampler._bounds_in_graph
-
-    def late(self: RingSampler) -> Any:
-        low, published, num_eligible = bounds(self)
-        return low + self._ring.batch_size, published, num_eligible
-
-    def late_in_graph(self: RingSampler) -> Any:
-        low, published, num_eligible = in_graph(self)
-        return low + self._ring.batch_size, published, num_eligible
-
-    monkeypatch.setattr(RingSampler, "_bounds", late)
-    monkeypatch.setattr(RingSampler, "_bounds_in_graph", late_in_graph)
+    move_tail(monkeypatch, 1)
 
 
 def low_one_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """A window may start at the frame that the newest one has overwritten."""
-    bounds, in_graph = RingSampler._bounds, RingSampler._bounds_in_graph
+    move_tail(monkeypatch, -1)
     stale, stale_in_graph = RingSampler._stale, RingSampler._stale_in_graph
+    monkeypatch.setattr(RingSampler, "_stale", lambda self, keys, mask: stale(self, keys + self._ring.batch_size, mask))
+    monkeypatch.setattr(
+        RingSampler,
+        "_stale_in_graph",
+        lambda self, keys, *rest: stale_in_graph(self, keys + self._ring.batch_size, *rest),
+    )
 
-    def early(self: RingSampler) -> Any:
-        low, published, num_eligible = bounds(self)
-        return low - self._ring.batch_size, published, num_eligible
 
-    def early_in_graph(self: RingSampler) -> Any:
-        low, published, num_eligible = in_graph(self)
-        return low - self._ring.batch_size, published, num_eligible
+def move_tail(monkeypatch: pytest.MonkeyPatch, num_steps: int) -> None:
+    """Draws begin this many steps after the oldest frame."""
+    bounds, in_graph = WindowStarts._bounds, WindowStarts._bounds_in_graph
 
-    def lenient_in_graph(self: RingSampler, starts: tf.Tensor, records: Any) -> tf.Tensor:
-        return stale_in_graph(self, starts + self._ring.batch_size, records)
+    def moved(self: WindowStarts, found: Any) -> Any:
+        return found._replace(tail=found.tail + num_steps * self._ring.batch_size)
 
-    def lenient_stale(self: RingSampler, starts: np.ndarray) -> Any:
-        return stale(self, starts + self._ring.batch_size)
-
-    monkeypatch.setattr(RingSampler, "_bounds", early)
-    monkeypatch.setattr(RingSampler, "_bounds_in_graph", early_in_graph)
-    monkeypatch.setattr(RingSampler, "_stale", lenient_stale)
-    monkeypatch.setattr(RingSampler, "_stale_in_graph", lenient_in_graph)
+    monkeypatch.setattr(WindowStarts, "_bounds", lambda self, lock_held: moved(self, bounds(self, lock_held)))
+    monkeypatch.setattr(WindowStarts, "_bounds_in_graph", lambda self: moved(self, in_graph(self)))
 
 
 def count_one_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """The running count forgets the frame after the one that is evicted: only the probability is wrong."""
     first_ends = FrameRing._first_ends
 
-    def early(self: FrameRing, window: Window, num_added: int) -> tuple[int, int]:
-        old, new = first_ends(self, window, num_added)
+    def early(self: FrameRing, rule: StartRule, num_added: int) -> tuple[int, int]:
+        old, new = first_ends(self, rule, num_added)
         return old + self.batch_size, new + self.batch_size
 
     monkeypatch.setattr(FrameRing, "_first_ends", early)
@@ -298,14 +287,11 @@ def count_one_early(monkeypatch: pytest.MonkeyPatch) -> None:
 def window_one_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A window may reach one frame back over its episode's beginning."""
 
-    def short(words: Any, window: Window) -> Any:
-        return words >= 2 * (window.num_steps - 2)
+    def short(rule: StartRule, words: Any) -> Any:
+        return words >= 2 * (rule.reach - 1)
 
-    def short_in_graph(self: RingSampler, ids: tf.Tensor) -> Any:
-        return short(self._ring.words_in_graph(ids), self._window)
-
-    monkeypatch.setattr(ring_sampler, "ends_window", short)
-    monkeypatch.setattr(RingSampler, "_ends_in_graph", short_in_graph)
+    monkeypatch.setattr(StartRule, "holds", short)
+    monkeypatch.setattr(ring_starts, "_holds_in_graph", short)
 
 
 MUTANTS = [low_one_late, low_one_early, count_one_early, window_one_short]

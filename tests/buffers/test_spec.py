@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from replayfeed.buffers import DataSpec, TFUniformReplayBuffer, Window
 from replayfeed.buffers.ring import FrameRing
-from replayfeed.buffers.ring_sampler import RingSampler
 from replayfeed.buffers.storage import FrameStorage
 
 
@@ -307,25 +306,25 @@ def test_a_write_interrupted_while_a_sample_is_gathered_delivers_no_torn_row(mon
 
     for value in range(4):
         buffer.add_batch(frame(value))
-    write, gather = FrameStorage.write, RingSampler._gather
+    write, gather = FrameStorage.write, FrameStorage.gather
     gathered = []
 
     def write_half(storage, rows, leaves):
         write(storage, rows, [leaves[0], np.zeros_like(leaves[1])])
         raise KeyboardInterrupt
 
-    def gather_during_a_write(sampler, starts):
+    def gather_during_a_write(storage, rows):
         if gathered:
-            return gather(sampler, starts)
+            return gather(storage, rows)
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             # The reader gathers while the row is half written, then the writer is interrupted.
             patch.setattr(FrameStorage, "write", lambda *args: (gathered.append(None), write_half(*args)))
-            patch.setattr(FrameRing, "abandon", lambda ring: (gathered.append(gather(sampler, starts)), abandon(ring)))
+            patch.setattr(FrameRing, "abandon", lambda ring: (gathered.append(gather(storage, rows)), abandon(ring)))
             buffer.add_batch(frame(99))
         return gathered[1]
 
     abandon = FrameRing.abandon
-    monkeypatch.setattr(RingSampler, "_gather", gather_during_a_write)
+    monkeypatch.setattr(FrameStorage, "gather", gather_during_a_write)
     items, _ = buffer.sample(32)
     assert len(gathered) == 2
     np.testing.assert_array_equal(items["b"][:, 0], tf.cast(items["a"], tf.float32))

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replayfeed.buffers import EmptyBufferError, ReplayBuffer, TFUniformReplayBuffer, ring_sampler
+from replayfeed.buffers import EmptyBufferError, ReplayBuffer, TFUniformReplayBuffer, Window, ring_sampler
 from replayfeed.buffers.ring_sampler import RingSampler
+from replayfeed.buffers.ring_starts import WindowStarts
 
 TOTAL_S = float(os.environ.get("REPLAYFEED_TORN_READS_S", "20"))
 # Without protection torn rows come by the thousand a second (benchmarks/README.md); this is time for the first.
@@ -46,18 +47,28 @@ def frames(writer: int, first: int, num_streams: int, num_steps: int) -> Any:
     }
 
 
-def count_torn(items: Any, ids: np.ndarray) -> int:
-    """Rows whose parts differ, and windows `[n, T]` whose frames do not follow each other."""
+def count_torn(items: Any, info: Any) -> int:
+    """Rows whose parts differ, and windows `[n, T]` whose real frames do not follow each other."""
     number = np.asarray(items["first"])
     torn = np.asarray(items["last"]) != number
     torn |= (np.asarray(items["float"]) != number[..., None]).any(-1)
     torn |= (np.asarray(items["large"]) != number[..., None, None]).any((-1, -2))
     if number.ndim == 1:
         return int(torn.sum())
-    mixed = (np.asarray(items["writer"]) != np.asarray(items["writer"])[:, :1]).any(1)
-    mixed |= (np.diff(number, axis=1) != 1).any(1)
-    mixed |= (np.diff(ids, axis=1) != np.diff(ids, axis=1)[0, 0]).any(1)
+    ids, writer, mask = np.asarray(info.ids), np.asarray(items["writer"]), np.asarray(info.mask)
+    both = mask[:, 1:] & mask[:, :-1]
+    mixed = (both & (np.diff(writer, axis=1) != 0)).any(1)
+    mixed |= (both & (np.diff(number, axis=1) != 1)).any(1)
+    steps = np.diff(ids, axis=1)
+    mixed |= (both & (steps != steps[both][0])).any(1) if both.any() else False
     return int((torn.any(1) | mixed).sum())
+
+
+def count_cut(items: Any, info: Any, window: Window, episode: int) -> int:
+    """Padded windows that show less or more than their episode of so many frames has from the drawn frame on."""
+    left = episode - np.asarray(items["first"])[:, window.burn_in] % episode
+    shown = np.asarray(info.mask)[:, window.burn_in :].sum(1)
+    return int((shown != np.minimum(left, window.num_steps)).sum())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +78,7 @@ class Ring:
     num_streams: int
     max_length: int
     steps_an_add: int
-    window: int | None
+    window: Window | None
     sample_batch_size: int
 
     def build(self) -> ReplayBuffer:
@@ -84,23 +95,24 @@ class Ring:
 
 RINGS = {
     "small": Ring(1, 32, 1, None, 16),
-    "small, windows": Ring(2, 18, 6, 3, 16),
+    "small, windows": Ring(2, 18, 6, Window(3), 16),
+    "small, padded": Ring(2, 18, 6, Window(4, burn_in=2, short="pad"), 16),
     "large": Ring(1, 4096, 64, None, 256),
-    "large, windows": Ring(2, 1024, 64, 3, 128),
+    "large, windows": Ring(2, 1024, 64, Window(3), 128),
 }
 
 
 def sample_batches(buffer: ReplayBuffer, ring: Ring) -> Iterator[Any]:
     while True:
-        yield buffer.sample(ring.sample_batch_size, ring.window)
+        yield buffer.sample(ring.sample_batch_size, window=ring.window)
 
 
 def dataset_batches(buffer: ReplayBuffer, ring: Ring) -> Iterator[Any]:
-    return iter(buffer.as_dataset(ring.sample_batch_size, ring.window))
+    return iter(buffer.as_dataset(ring.sample_batch_size, window=ring.window))
 
 
 def function_batches(buffer: ReplayBuffer, ring: Ring) -> Iterator[Any]:
-    draw = tf.function(lambda: buffer.sample(ring.sample_batch_size, ring.window))
+    draw = tf.function(lambda: buffer.sample(ring.sample_batch_size, window=ring.window))
     while True:
         yield draw()
 
@@ -166,7 +178,9 @@ def read(
             while time.monotonic() < deadline and not (until_torn and any(torn_rows)):
                 items, info = next(batches)
                 read_rows[index] += ring.sample_batch_size
-                torn_rows[index] += count_torn(items, np.asarray(info.ids))
+                torn_rows[index] += count_torn(items, info)
+                if ring.window is not None and ring.window.short == "pad":
+                    torn_rows[index] += count_cut(items, info, ring.window, ring.steps_an_add)
         except BaseException as error:
             ready.abort()
             errors.append(error)
@@ -198,8 +212,8 @@ def test_fr_071_two_writers_and_two_readers_never_see_a_torn_row(name, reader):
 @pytest.mark.parametrize(("name", "reader"), [case for case in CASES if case[0].startswith("small")])
 def test_without_the_protection_the_same_readers_find_torn_rows(monkeypatch, name, reader):
     """The readers never look at `reserved` again: private names of the sampler, changed here only."""
-    monkeypatch.setattr(RingSampler, "_stale", lambda self, starts: None)
-    monkeypatch.setattr(RingSampler, "_stale_in_graph", lambda self, starts, records: tf.zeros_like(starts, tf.bool))
+    monkeypatch.setattr(RingSampler, "_stale", lambda self, keys, mask: None)
+    monkeypatch.setattr(RingSampler, "_stale_in_graph", lambda self, keys, *_: tf.zeros_like(keys, tf.bool))
     ring = RINGS[name]
     _, torn = read(ring.build(), ring, READERS[reader], UNPROTECTED_S, until_torn=True)
     assert torn > 0
@@ -208,18 +222,20 @@ def test_without_the_protection_the_same_readers_find_torn_rows(monkeypatch, nam
 # Interleavings made on purpose, one after the other in a single thread: the same in every run
 
 
-def add_between(monkeypatch: pytest.MonkeyPatch, method: str, add: Callable[[], None], times: int) -> list[int]:
-    """Calls `add` before each of the first calls of a private method of the sampler; counts the calls."""
-    original = getattr(RingSampler, method)
+def add_between(
+    monkeypatch: pytest.MonkeyPatch, kind: type, method: str, add: Callable[[], None], times: int
+) -> list[int]:
+    """Calls `add` before each of the first calls of a private method of `kind`; counts the calls."""
+    original = getattr(kind, method)
     calls = [0]
 
-    def patched(self: RingSampler, *arguments: Any) -> Any:
+    def patched(self: Any, *arguments: Any) -> Any:
         calls[0] += 1
         if calls[0] <= times:
             add()
         return original(self, *arguments)
 
-    monkeypatch.setattr(RingSampler, method, patched)
+    monkeypatch.setattr(kind, method, patched)
     return calls
 
 
@@ -239,7 +255,7 @@ def numbers(max_length: int, num: int) -> tuple[ReplayBuffer, Callable[[], None]
 
 def test_frames_overwritten_between_draw_and_gather_are_drawn_again(monkeypatch):
     buffer, add = numbers(4, 8)
-    add_between(monkeypatch, "_gather", lambda: [add(), add()], times=1)
+    add_between(monkeypatch, RingSampler, "_read", lambda: [add(), add()], times=1)
     items, info = buffer.sample(50, 1)
     np.testing.assert_array_equal(items, info.ids)
     assert set(np.asarray(items)[:, 0].tolist()) <= {6, 7, 8, 9}
@@ -249,7 +265,7 @@ def test_a_writer_that_is_always_faster_is_stopped_for_the_moment_of_a_gather(mo
     """Each gather finds all its frames overwritten, until the sampler takes the writer's lock for the last one."""
     buffer, add = numbers(4, 8)
     overwritten = ring_sampler._ROUNDS_BEFORE_LOCK + 1
-    calls = add_between(monkeypatch, "_gather", lambda: [add() for _ in range(5)], times=overwritten)
+    calls = add_between(monkeypatch, RingSampler, "_read", lambda: [add() for _ in range(5)], times=overwritten)
     items, info = buffer.sample(10, 1)
     np.testing.assert_array_equal(items, info.ids)
     assert calls[0] == overwritten + 1
@@ -261,14 +277,14 @@ def test_a_window_that_moves_while_it_is_looked_for_is_found_again(monkeypatch, 
     for filled in (6, 7, 8):
         buffer, add = numbers(3, filled)
         with monkeypatch.context() as patch:
-            add_between(patch, "_ending", lambda add=add: [add() for _ in range(adds)], times=1)
+            add_between(patch, WindowStarts, "_starting", lambda add=add: [add() for _ in range(adds)], times=1)
             items, _ = buffer.sample(8, 2)
         np.testing.assert_array_equal(np.asarray(items)[:, 0] % 2, 0)
 
 
 @pytest.mark.parametrize("adds", [1, 2, 3, 4, 5])
 def test_a_window_that_moves_while_a_dataset_looks_for_it_is_found_again(monkeypatch, adds):
-    original = RingSampler._list_ends_in_graph
+    original = WindowStarts._list_in_graph
     buffer, add = numbers(3, 6)
     left = [adds]
 
@@ -278,11 +294,11 @@ def test_a_window_that_moves_while_a_dataset_looks_for_it_is_found_again(monkeyp
             add()
         return np.array(True)
 
-    def patched(self: RingSampler, *arguments: Any) -> tf.Tensor:
+    def patched(self: WindowStarts, *arguments: Any) -> tf.Tensor:
         with tf.control_dependencies([tf.numpy_function(add_left, [], tf.bool)]):
             return original(self, *arguments)
 
-    monkeypatch.setattr(RingSampler, "_list_ends_in_graph", patched)
+    monkeypatch.setattr(WindowStarts, "_list_in_graph", patched)
     batches = iter(buffer.as_dataset(8, 2))
     for _ in range(3):
         items, _ = next(batches)
