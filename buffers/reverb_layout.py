@@ -3,8 +3,9 @@
 Reverb keeps a chunk for each column of each item, and that is what costs: with one column in
 place of five, a table of 168-byte steps takes a third of the memory, is sampled 1.4 times and
 written 3 to 5 times as fast (measured). So the tables that we write hold *packed*
-frames: one record of bytes with the frame's id and all small fields side by side, and a column
-of bytes for each large field, which is then never copied on the way out.
+frames: one record of bytes with the frame's id, all small fields and a byte of flags side by side, and
+a column of bytes for each large field, which is then never copied on the way out. A frame of padding
+has id -1 and zeros.
 
 Tables that others write (TF-Agents' observers) hold one *plain* column a field, and no ids.
 Letters: `B` batch, `T` time.
@@ -26,18 +27,21 @@ from .spec import DataSpec
 NO_ID = -1
 _RECORD = "replayfeed_record"
 _LARGE_FIELD_BYTES = 1024
-_FORMAT_VERSION = 1
+_ID_BYTES = 8
+_FORMAT_VERSION = 2
 
 
 class PackedLayout:
-    """Frames as bytes: a record `[id, small fields]`, and one column for each large field.
+    """Frames as bytes: a record `[id, small fields, flags]`, and one column for each large field.
+
+    The flags tell whether a frame is only a final observation.
 
     Args:
       spec: what a frame holds.
 
     >>> data_spec = {"image": tf.TensorSpec([84, 84], tf.uint8), "reward": tf.TensorSpec([], tf.float32)}
     >>> PackedLayout(DataSpec(data_spec)).column_bytes
-    (12, 7056)
+    (13, 7056)
     """
 
     has_ids = True
@@ -51,6 +55,7 @@ class PackedLayout:
             [
                 ("id", np.int64),
                 *((f"field_{index}", _stored_dtype(spec.fields[index]), spec.fields[index].shape) for index in small),
+                ("is_final", np.uint8),
             ]
         )
         offsets = {name: int(entry[1]) for name, entry in (self._record_dtype.fields or {}).items()}
@@ -62,33 +67,42 @@ class PackedLayout:
         """Columns of an item in the table."""
         return len(self.column_bytes)
 
-    def signature(self, sequence_length: int, stride: int) -> dict[str, tf.TensorSpec]:
-        """A table's signature, in which the record's name tells what the bytes are."""
+    def signature(self, item_length: int | None, about_items: Mapping[str, Any]) -> dict[str, tf.TensorSpec]:
+        """A table's signature, in which the record's name tells what the bytes and the items are.
+
+        Args:
+          item_length: frames of an item; None where they differ.
+          about_items: what else to tell of items.
+        """
         about = {
             "version": _FORMAT_VERSION,
-            "sequence_length": sequence_length,
-            "stride": stride,
+            "items": dict(about_items),
             "fields": [[field.path, list(field.shape), field.dtype.name] for field in self.spec.fields],
         }
         columns = {
-            f"{_RECORD}_{n}": tf.TensorSpec([sequence_length, size], tf.uint8)
-            for n, size in enumerate(self.column_bytes)
+            f"{_RECORD}_{n}": tf.TensorSpec([item_length, size], tf.uint8) for n, size in enumerate(self.column_bytes)
         }
-        columns[f"{_RECORD}_0"] = tf.TensorSpec(
-            [sequence_length, self.column_bytes[0]], tf.uint8, name=json.dumps(about)
-        )
+        columns[f"{_RECORD}_0"] = tf.TensorSpec([item_length, self.column_bytes[0]], tf.uint8, name=json.dumps(about))
         return columns
 
-    def dataset_types(self, sequence_length: int | None) -> tuple[tuple[tf.DType, ...], tuple[tf.TensorShape, ...]]:
+    def dataset_types(self, item_length: int | None) -> tuple[tuple[tf.DType, ...], tuple[tf.TensorShape, ...]]:
         """Dtypes and shapes of an item's columns, for `reverb.TrajectoryDataset`."""
-        shapes = tuple(tf.TensorShape([sequence_length, size]) for size in self.column_bytes)
+        shapes = tuple(tf.TensorShape([item_length, size]) for size in self.column_bytes)
         return (tf.uint8,) * self.num_columns, shapes
 
-    def pack(self, leaves: Sequence[Array], ids: Array) -> list[Array]:
-        """Columns `[N, bytes]` of uint8 for leaves `[N, ...]` and ids `[N]`."""
+    @property
+    def padding(self) -> list[Array]:
+        """A frame of padding: columns `[bytes]` of uint8."""
+        columns = [np.zeros(size, np.uint8) for size in self.column_bytes]
+        columns[0][:_ID_BYTES] = np.array([NO_ID]).view(np.uint8)
+        return columns
+
+    def pack(self, leaves: Sequence[Array], ids: Array, is_final: Array | None) -> list[Array]:
+        """Columns `[N, bytes]` of uint8 for leaves `[N, ...]`, ids `[N]` and flags `[N]` (None: all False)."""
         num_frames = len(ids)
         record = np.empty(num_frames, self._record_dtype)
         record["id"] = ids
+        record["is_final"] = 0 if is_final is None else is_final
         for index in self._small:
             leaf = leaves[index]
             record[f"field_{index}"] = leaf.view(np.uint16) if self.spec.fields[index].dtype == tf.bfloat16 else leaf
@@ -97,15 +111,17 @@ class PackedLayout:
             columns.append(np.ascontiguousarray(leaves[index]).reshape(num_frames, -1).view(np.uint8))
         return columns
 
-    def unpack(self, columns: Sequence[tf.Tensor], outer: Sequence[int]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    def unpack(
+        self, columns: Sequence[tf.Tensor], outer: Sequence[int | tf.Tensor]
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Ids `[*outer]` and the spec's leaves `[*outer, ...]` from columns `[*outer, bytes]`.
 
         Args:
           columns: uint8 tensors.
-          outer: the leading axes; at most one may be -1 (unknown).
+          outer: the leading axes; at most one may be -1 (unknown), others tensors.
         """
         record = columns[0]
-        ids = tf.bitcast(tf.reshape(record[..., :8], [*outer, 8]), tf.int64)
+        ids = tf.bitcast(tf.reshape(record[..., :_ID_BYTES], [*outer, _ID_BYTES]), tf.int64)
         leaves: list[Any] = [None] * len(self.spec.fields)
         for index, offset in self._offsets.items():
             field = self.spec.fields[index]
@@ -129,7 +145,11 @@ class PackedLayout:
 
     def ids_of(self, record_column: Array) -> Array:
         """Ids `[...]` from the record column `[..., bytes]`, in NumPy."""
-        return np.ascontiguousarray(record_column[..., :8]).view(np.int64)[..., 0]
+        return np.ascontiguousarray(record_column[..., :_ID_BYTES]).view(np.int64)[..., 0]
+
+    def is_final(self, record_column: Any) -> Any:
+        """Whether frames are only final observations: bool `[...]` from the record column `[..., bytes]`."""
+        return record_column[..., -1] == 1
 
 
 class PlainLayout:
@@ -149,24 +169,26 @@ class PlainLayout:
         self.num_columns = len(spec.fields)
         self.column_bytes = tuple(field.num_bytes for field in spec.fields)
 
-    def signature(self, sequence_length: int, stride: int) -> Any:
+    def signature(self, item_length: int | None, about_items: Mapping[str, Any]) -> Any:
         """The data_spec with the time axis in front."""
-        del stride  # a plain table does not tell it
+        del about_items  # a plain table does not tell it
         return self.spec.pack(
-            [tf.TensorSpec([sequence_length, *field.shape], field.dtype, name=field.path) for field in self.spec.fields]
+            [tf.TensorSpec([item_length, *field.shape], field.dtype, name=field.path) for field in self.spec.fields]
         )
 
-    def dataset_types(self, sequence_length: int | None) -> tuple[tuple[tf.DType, ...], tuple[tf.TensorShape, ...]]:
+    def dataset_types(self, item_length: int | None) -> tuple[tuple[tf.DType, ...], tuple[tf.TensorShape, ...]]:
         """Dtypes and shapes of an item's columns, for `reverb.TrajectoryDataset`."""
-        shapes = tuple(tf.TensorShape([sequence_length, *field.shape]) for field in self.spec.fields)
+        shapes = tuple(tf.TensorShape([item_length, *field.shape]) for field in self.spec.fields)
         return tuple(field.dtype for field in self.spec.fields), shapes
 
-    def pack(self, leaves: Sequence[Array], ids: Array) -> list[Array]:
-        """The leaves themselves: a plain table has no place for ids."""
-        del ids
+    def pack(self, leaves: Sequence[Array], ids: Array, is_final: Array | None) -> list[Array]:
+        """The leaves themselves: a plain table has no place for ids and flags."""
+        del ids, is_final
         return list(leaves)
 
-    def unpack(self, columns: Sequence[tf.Tensor], outer: Sequence[int]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    def unpack(
+        self, columns: Sequence[tf.Tensor], outer: Sequence[int | tf.Tensor]
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Ids, all `NO_ID`, `[*outer]`, and the columns as they are."""
         shape = tf.shape(columns[0])[: len(outer)]
         ids = tf.fill(shape, tf.constant(NO_ID, tf.int64))
@@ -177,11 +199,20 @@ class PlainLayout:
 Layout = PackedLayout | PlainLayout
 
 
-def packed_signature(signature: Any) -> dict[str, Any] | None:
-    """What the signature of a packed table tells: version, sequence_length, stride, fields; None for others."""
+def packed_signature(signature: Any, table: str) -> dict[str, Any] | None:
+    """What the signature of a packed table tells: `items` and `fields`; None for other tables.
+
+    Raises:
+      ValueError: the table was made by a version of this package that packs frames in another way.
+    """
     if not isinstance(signature, Mapping) or f"{_RECORD}_0" not in signature:
         return None
     about: dict[str, Any] = json.loads(signature[f"{_RECORD}_0"].name)
+    if about["version"] != _FORMAT_VERSION:
+        raise ValueError(
+            f"table {table!r} holds frames in format {about['version']}, this version of replayfeed reads "
+            f"{_FORMAT_VERSION}: make the table anew."
+        )
     return about
 
 
@@ -209,7 +240,7 @@ def _stored_dtype(field: Field) -> np.dtype[Any]:
     return np.dtype(np.uint16) if field.dtype == tf.bfloat16 else field.numpy_dtype
 
 
-def _from_bytes(column: tf.Tensor, field: Field, outer: Sequence[int]) -> tf.Tensor:
+def _from_bytes(column: tf.Tensor, field: Field, outer: Sequence[int | tf.Tensor]) -> tf.Tensor:
     size = field.numpy_dtype.itemsize
     shape = [*outer, *field.shape]
     if size > 1:

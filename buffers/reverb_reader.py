@@ -12,8 +12,9 @@ import tensorflow as tf
 from .base import BufferInfo, WaitTimeoutError
 from .callbacks import call_weakly
 from .nests import Nest
+from .reverb_items import ItemPart
 from .reverb_knobs import SamplerKnobs
-from .reverb_layout import Layout
+from .reverb_layout import NO_ID, Layout
 from .reverb_link import ServerLink
 from .reverb_source import ItemDrawer, TableSource
 from .reverb_wait import WaitStage
@@ -30,7 +31,7 @@ class TableReader:
     Args:
       link: the table.
       layout: how a frame lies in its columns.
-      sequence_length: `L`; None where items differ.
+      item_length: frames in an item, `L`; None where items differ.
       knobs: Reverb's settings.
       source: makes Reverb's datasets.
       stage: waits for the table.
@@ -43,7 +44,7 @@ class TableReader:
         self,
         link: ServerLink,
         layout: Layout,
-        sequence_length: int | None,
+        item_length: int | None,
         knobs: SamplerKnobs,
         source: TableSource,
         stage: WaitStage,
@@ -54,7 +55,7 @@ class TableReader:
     ) -> None:
         self._link = link
         self._layout = layout
-        self._length = sequence_length
+        self._length = item_length
         self._knobs = knobs
         self._source = source
         self._stage = stage
@@ -64,30 +65,32 @@ class TableReader:
         self._removes = removes
         self._kept: list[Any] = []
         self._kept_lock = threading.Lock()
-        self._deliver_functions: dict[tuple[int, int | None], Callable[[Any], tuple[Nest, BufferInfo]]] = {}
+        self._deliver_functions: dict[tuple[int, ItemPart], Callable[[Any], tuple[Nest, BufferInfo]]] = {}
 
     def random(
         self,
         sample_batch_size: int | None,
-        num_steps: int | None,
+        part: ItemPart,
         num_parallel_calls: int | None,
         preprocess: Preprocess | None,
     ) -> tf.data.Dataset:
-        """A dataset of `(items, info)` without end (but for the knob `max_samples`)."""
+        """A dataset of `(items, info)` without end (but for the knob `max_samples`).
+
+        In tables that others made, a part shorter than the item asks for windows side by side, as in TF-Agents.
+        """
         raw = self._endless(sample_batch_size, num_parallel_calls)
+        num_steps = part.num_frames
         if not self._layout.has_ids and num_steps is not None and num_steps != self._length:
             per_item = self._length // num_steps if self._length else _SHUFFLE_WINDOWS
             windows = self._whole_items(raw, num_steps, num_parallel_calls, preprocess)
             return self._guard(_batched(windows.shuffle(per_item * (sample_batch_size or 1)), sample_batch_size))
         if preprocess is None:
             batches = self._guard(_batched(raw, sample_batch_size))
-            return batches.map(lambda sample: self.deliver(sample, sample_batch_size, num_steps))
-        rows = raw.map(lambda sample: self._preprocessed(sample, num_steps, preprocess), num_parallel_calls)
+            return batches.map(lambda sample: self.deliver(sample, sample_batch_size, part))
+        rows = raw.map(lambda sample: self._preprocessed(sample, part, preprocess), num_parallel_calls)
         return self._guard(_batched(rows, sample_batch_size))
 
-    def in_order(
-        self, sample_batch_size: int | None, num_steps: int | None, preprocess: Preprocess | None
-    ) -> tf.data.Dataset:
+    def in_order(self, sample_batch_size: int | None, part: ItemPart, preprocess: Preprocess | None) -> tf.data.Dataset:
         """One pass of a table that removes what it delivers in a fixed order; what is in it at the first `next`."""
 
         def size(reader: TableReader) -> np.int64:
@@ -105,34 +108,38 @@ class TableReader:
             num.set_shape([])
             return self._source.dataset(in_order=True).take(num)
 
-        rows = self._whole_items(self._stage.when_ready(1).flat_map(one_pass), num_steps, None, preprocess)
+        raw = self._stage.when_ready(1).flat_map(one_pass)
+        if self._layout.has_ids:
+            rows = raw.map(lambda sample: self._preprocessed(sample, part, preprocess or (lambda items: items)))
+        else:
+            rows = self._whole_items(raw, part.num_frames, None, preprocess)
         return self._guard(_batched(rows, sample_batch_size))
 
-    def sample(self, num: int, num_steps: int | None) -> tuple[Nest, BufferInfo]:
+    def sample(self, num: int, part: ItemPart) -> tuple[Nest, BufferInfo]:
         """`num` rows at once, leaves `[num, ...]`.
 
         Raises:
           WaitTimeoutError: they did not come within the timeout.
         """
         watch = self._stage.watch()
-        parts = self._take_kept(num)
-        missing = num - sum(int(part.info.key.shape[0]) for part in parts)
+        drawn = self._take_kept(num)
+        missing = num - sum(int(rows.info.key.shape[0]) for rows in drawn)
         while missing:
-            part = self._drawer.draw(missing)
-            if part is not None:
-                parts.append(part)
-                missing -= int(part.info.key.shape[0])
+            rows = self._drawer.draw(missing)
+            if rows is not None:
+                drawn.append(rows)
+                missing -= int(rows.info.key.shape[0])
                 continue
             try:
                 self._stage.tell_or_raise(watch)
             except WaitTimeoutError as error:
-                if not (parts and self._removes):
+                if not (drawn and self._removes):
                     raise
                 with self._kept_lock:
-                    self._kept += parts
+                    self._kept += drawn
                 raise WaitTimeoutError(f"{error} {num - missing} of {num} rows are kept for the next call.") from error
-        drawn = parts[0] if len(parts) == 1 else tf.nest.map_structure(lambda *rows: tf.concat(rows, 0), *parts)
-        return self._deliver_function(num, num_steps)(drawn)
+        one = drawn[0] if len(drawn) == 1 else tf.nest.map_structure(lambda *rows: tf.concat(rows, 0), *drawn)
+        return self._deliver_function(num, part)(one)
 
     def _take_kept(self, num: int) -> list[Any]:
         """Up to `num` rows that an earlier call drew, and so removed from the table, before its time was up."""
@@ -148,26 +155,35 @@ class TableReader:
                 num -= min(size, num)
         return taken
 
-    def deliver(self, sample: Any, batch: int | None, num_steps: int | None) -> tuple[Nest, BufferInfo]:
+    def deliver(self, sample: Any, batch: int | None, part: ItemPart) -> tuple[Nest, BufferInfo]:
         """`(items, info)` from a sample of Reverb's, in the graph or eagerly.
 
         Args:
           sample: columns `[B, L, ...]`, or `[L, ...]` where `batch` is None.
           batch: `B`.
-          num_steps: the first so many frames; None: the first frame, without a `T` axis, in tables that hold ids,
-            else the whole item.
+          part: the frames of each item that are wanted.
         """
-        columns = list(sample.data)
+        columns, first = list(sample.data), part.first
         outer: list[int] = [] if batch is None else [batch]
-        if num_steps is None and self._layout.has_ids:
-            columns = [column[0] if batch is None else column[:, 0] for column in columns]
+        if not part.has_time:
+            columns = [column[first] if batch is None else column[:, first] for column in columns]
         else:
-            if num_steps is not None and num_steps != self._length:
-                columns = [column[:num_steps] if batch is None else column[:, :num_steps] for column in columns]
+            if part.num_frames is not None and part.num_frames != self._length:
+                wanted = slice(first, first + part.num_frames)
+                columns = [column[wanted] if batch is None else column[:, wanted] for column in columns]
             length = columns[0].shape[len(outer)]
             outer.append(-1 if length is None else length)
         ids, leaves = self._layout.unpack(columns, outer)
-        return self._pack(leaves), _info(ids, sample.info)
+        return self._pack(leaves), self._info(ids, sample.info)
+
+    def _info(self, ids: tf.Tensor, info: Any) -> BufferInfo:
+        return BufferInfo(
+            ids=ids,
+            probabilities=tf.cast(info.probability, tf.float32),
+            keys=tf.bitcast(info.key, tf.int64),
+            weights=tf.ones_like(info.probability, tf.float32),
+            mask=ids != NO_ID if self._layout.has_ids else tf.ones_like(ids, tf.bool),
+        )
 
     def _endless(self, sample_batch_size: int | None, num_parallel_calls: int | None) -> tf.data.Dataset:
         if self._knobs.max_samples != -1:
@@ -182,15 +198,17 @@ class TableReader:
             deterministic=False,
         )
 
-    def _preprocessed(self, sample: Any, num_steps: int | None, preprocess: Preprocess) -> tuple[Nest, BufferInfo]:
+    def _preprocessed(self, sample: Any, part: ItemPart, preprocess: Preprocess) -> tuple[Nest, BufferInfo]:
         """One item through the caller's function: the whole item goes in, as in TF-Agents."""
-        items, info = self.deliver(sample, None, self._length)
-        items = preprocess(items)
-        if num_steps is None and self._layout.has_ids:
-            return tf.nest.map_structure(lambda leaf: leaf[0], items), info._replace(ids=info.ids[0], mask=info.mask[0])
-        if num_steps is not None and num_steps != self._length:
-            items = tf.nest.map_structure(lambda leaf: leaf[:num_steps], items)
-            info = info._replace(ids=info.ids[:num_steps], mask=info.mask[:num_steps])
+        items, info = self.deliver(sample, None, ItemPart())
+        items, first = preprocess(items), part.first
+        if not part.has_time:
+            items = tf.nest.map_structure(lambda leaf: leaf[first], items)
+            return items, info._replace(ids=info.ids[first], mask=info.mask[first])
+        if part.num_frames is not None and part.num_frames != self._length:
+            wanted = slice(first, first + part.num_frames)
+            items = tf.nest.map_structure(lambda leaf: leaf[wanted], items)
+            info = info._replace(ids=info.ids[wanted], mask=info.mask[wanted])
         return items, info
 
     def _whole_items(
@@ -203,7 +221,7 @@ class TableReader:
         """Items without a `B` axis; with a shorter `num_steps` each cut into windows side by side, as in TF-Agents."""
 
         def whole(sample: Any) -> tuple[Nest, BufferInfo]:
-            items, info = self.deliver(sample, None, self._length)
+            items, info = self.deliver(sample, None, ItemPart())
             return (items if preprocess is None else preprocess(items)), info
 
         dataset = raw.map(whole, num_parallel_calls)
@@ -223,23 +241,13 @@ class TableReader:
 
         return dataset.map(cut).unbatch()
 
-    def _deliver_function(self, num: int, num_steps: int | None) -> Callable[[Any], tuple[Nest, BufferInfo]]:
-        function = self._deliver_functions.get((num, num_steps))
+    def _deliver_function(self, num: int, part: ItemPart) -> Callable[[Any], tuple[Nest, BufferInfo]]:
+        function = self._deliver_functions.get((num, part))
         if function is None:
-            function = tf.function(lambda sample: self.deliver(sample, num, num_steps), autograph=False)
-            self._deliver_functions[num, num_steps] = function
+            function = tf.function(lambda sample: self.deliver(sample, num, part), autograph=False)
+            self._deliver_functions[num, part] = function
         return function
 
 
 def _batched(dataset: tf.data.Dataset, sample_batch_size: int | None) -> tf.data.Dataset:
     return dataset if sample_batch_size is None else dataset.batch(sample_batch_size, drop_remainder=True)
-
-
-def _info(ids: tf.Tensor, info: Any) -> BufferInfo:
-    return BufferInfo(
-        ids=ids,
-        probabilities=tf.cast(info.probability, tf.float32),
-        keys=tf.bitcast(info.key, tf.int64),
-        weights=tf.ones_like(info.probability, tf.float32),
-        mask=tf.ones_like(ids, tf.bool),
-    )

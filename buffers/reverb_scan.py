@@ -21,10 +21,11 @@ import functools
 import numpy as np
 
 from .nests import Array
-from .reverb_layout import PackedLayout
+from .reverb_layout import NO_ID, PackedLayout
 from .reverb_link import ServerLink, Watch
 from .reverb_source import ItemDrawer
 from .reverb_writer import stream_of
+from .windows import Placed
 
 _LEVEL_STEP = 2.0**-16
 _MAX_DRAW = 2048
@@ -36,15 +37,17 @@ _LOWEST_LEVEL = 2.0**-32
 
 @dataclasses.dataclass(frozen=True)
 class ScannedFrames:
-    """All frames of a table's items, stream after stream, oldest first.
+    """All frames of a table's items, stream after stream, oldest first, without padding.
 
     Attributes:
       ids: int64 `[N]`, ascending.
       columns: uint8 arrays `[N, bytes]`.
+      items: the items by their drawn frames, in the same order, with `starts` as indices of frames.
     """
 
     ids: Array
     columns: tuple[Array, ...]
+    items: Placed
 
     @property
     def streams(self) -> list[slice]:
@@ -68,13 +71,17 @@ class TableScanner:
       drawer: draws from the scan table.
       scan_table: its name.
       layout: how frames lie in columns.
+      burn_in: frames of an item before the drawn one.
     """
 
-    def __init__(self, link: ServerLink, drawer: ItemDrawer, scan_table: str, layout: PackedLayout) -> None:
+    def __init__(
+        self, link: ServerLink, drawer: ItemDrawer, scan_table: str, layout: PackedLayout, burn_in: int
+    ) -> None:
         self._link = link
         self._drawer = drawer
         self._table = scan_table
         self._layout = layout
+        self._burn_in = burn_in
 
     def scan(self, next_ids: Array | None) -> ScannedFrames:
         """Everything that is held when the scan begins.
@@ -87,7 +94,7 @@ class TableScanner:
           WaitTimeoutError: the server does not answer, or another scan does not end, within the timeout.
         """
         found: set[int] = set()
-        collected = _Collected(self._layout)
+        collected = _Collected(self._layout, self._burn_in)
         num_first, inserted, deleted = self._counts()
         num_needed = num_first
         watch = Watch(self._link)
@@ -144,17 +151,23 @@ def _draw_size(num_missing: int) -> int:
 
 
 class _Collected:
-    """Frames met by a scan, each kept once however many windows hold it."""
+    """Frames met by a scan, each kept once however many windows hold it, and where items lie in them."""
 
-    def __init__(self, layout: PackedLayout) -> None:
+    def __init__(self, layout: PackedLayout, burn_in: int) -> None:
         self._layout = layout
-        self._seen: set[int] = set()
+        self._burn_in = burn_in
+        self._seen: set[int] = {NO_ID}
         self._ids: list[Array] = []
         self._columns: list[list[Array]] = []
+        self._items: list[Array] = []
 
     def add(self, columns: list[Array]) -> None:
         """Columns `[n, L, bytes]` of new items."""
-        ids = self._layout.ids_of(columns[0]).reshape(-1)
+        all_ids = self._layout.ids_of(columns[0])
+        is_real, burn_in = all_ids != NO_ID, self._burn_in
+        num_before, num_after = is_real[:, :burn_in].sum(axis=1), is_real[:, burn_in:].sum(axis=1)
+        self._items.append(np.stack([all_ids[:, burn_in], num_before, num_after]))
+        ids = all_ids.reshape(-1)
         fresh = []
         for index, frame in enumerate(ids.tolist()):
             if frame not in self._seen:
@@ -164,17 +177,30 @@ class _Collected:
         self._columns.append([column.reshape(len(ids), -1)[fresh] for column in columns])
 
     def frames(self, next_ids: Array | None) -> ScannedFrames:
-        """All of them in order."""
+        """All of them in order, but for what is not below `next_ids` of the same stream."""
         if not self._ids:
-            return ScannedFrames(
-                np.zeros(0, np.int64), tuple(np.zeros([0, size], np.uint8) for size in self._layout.column_bytes)
-            )
+            nothing = np.zeros(0, np.int64)
+            columns = tuple(np.zeros([0, size], np.uint8) for size in self._layout.column_bytes)
+            return ScannedFrames(nothing, columns, Placed(nothing, nothing, nothing))
         ids = np.concatenate(self._ids)
         order = np.argsort(ids)
+        drawn, num_before, num_after = np.concatenate(self._items, axis=1)
         if next_ids is not None:
-            limits = dict(zip(stream_of(next_ids).tolist(), next_ids.tolist(), strict=True))
-            streams, inverse = np.unique(stream_of(ids), return_inverse=True)
-            limit = np.array([limits.get(stream, np.iinfo(np.int64).max) for stream in streams.tolist()])
-            order = order[(ids < limit[inverse])[order]]
-        columns = tuple(np.concatenate(parts)[order] for parts in zip(*self._columns, strict=True))
-        return ScannedFrames(ids[order], columns)
+            order = order[_is_older(ids, next_ids)[order]]
+        known = ids[order]
+        if next_ids is not None:
+            whole = _is_older(drawn + num_after - 1, next_ids)
+            drawn, num_before, num_after = drawn[whole], num_before[whole], num_after[whole]
+        by_id = np.argsort(drawn)
+        items = Placed(np.searchsorted(known, drawn[by_id]), num_before[by_id], num_after[by_id])
+        return ScannedFrames(
+            known, tuple(np.concatenate(parts)[order] for parts in zip(*self._columns, strict=True)), items
+        )
+
+
+def _is_older(ids: Array, next_ids: Array) -> Array:
+    """Whether each id is below the next id of its stream, where that stream is among them."""
+    limits = dict(zip(stream_of(next_ids).tolist(), next_ids.tolist(), strict=True))
+    streams, inverse = np.unique(stream_of(ids), return_inverse=True)
+    limit = np.array([limits.get(stream, np.iinfo(np.int64).max) for stream in streams.tolist()])
+    return ids < limit[inverse]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from .reverb_import import load_reverb
 from .reverb_knobs import SamplerKnobs
-from .reverb_layout import Layout
+from .reverb_layout import Layout, PackedLayout
 from .reverb_link import ServerLink
 
 # How long Reverb waits by itself for an item; then its dataset ends, and our own stage looks why.
@@ -23,14 +23,16 @@ class TableSource:
     Args:
       link: the table.
       layout: how a frame lies in its columns.
-      sequence_length: `L`; None where items differ.
+      item_length: frames in an item; None where items differ.
       knobs: Reverb's settings.
     """
 
-    def __init__(self, link: ServerLink, layout: Layout, sequence_length: int | None, knobs: SamplerKnobs) -> None:
+    def __init__(self, link: ServerLink, layout: Layout, item_length: int | None, knobs: SamplerKnobs) -> None:
         self._link = link
-        self._dtypes, self._shapes = layout.dataset_types(sequence_length)
+        self._dtypes, self._shapes = layout.dataset_types(item_length)
         self._knobs = knobs
+        # What fills up shorter items in a batch, where they differ.
+        self._padding = layout.padding[0] if isinstance(layout, PackedLayout) and item_length is None else None
 
     def dataset(
         self, *, table: str | None = None, max_samples: int | None = None, in_order: bool = False
@@ -55,6 +57,30 @@ class TableSource:
             max_samples=knobs.max_samples if max_samples is None else max_samples,
         )
 
+    def batches(self, samples: tf.data.Dataset, num: int, *, drop_remainder: bool = False) -> tf.data.Dataset:
+        """Samples in batches, columns `[num, L, ...]`: those of different length are padded to the longest."""
+        if self._padding is None:
+            return samples.batch(num, drop_remainder=drop_remainder)
+        return samples.map(_with_length).padded_batch(num, drop_remainder=drop_remainder).map(self._mark_padding)
+
+    def bucketed_batches(self, samples: tf.data.Dataset, num: int, boundaries: Sequence[int]) -> tf.data.Dataset:
+        """As `batches`, each of samples whose lengths lie between the same two boundaries; full batches first."""
+        bucketed = samples.map(_with_length).bucket_by_sequence_length(
+            lambda sample, length: length, list(boundaries), [num] * (len(boundaries) + 1)
+        )
+        return bucketed.map(self._mark_padding)
+
+    def _mark_padding(self, sample: Any, lengths: tf.Tensor) -> Any:
+        """Columns `[n, Lmax, bytes]`, zeros behind each item's end, with ids that tell so."""
+        record = sample.data[0]
+        is_real = tf.sequence_mask(lengths, tf.shape(record)[1])
+        record = tf.where(is_real[..., None], record, tf.constant(self._padding))
+        return sample._replace(data=(record, *sample.data[1:]))
+
+
+def _with_length(sample: Any) -> tuple[Any, tf.Tensor]:
+    return sample, tf.shape(sample.data[0])[0]
+
 
 class ItemDrawer:
     """Draws a few items at once, nothing ahead.
@@ -77,6 +103,8 @@ class ItemDrawer:
     def draw(self, num: int) -> Any:
         """Up to `num` samples of Reverb's as one, columns `[n, L, ...]`; None where none came for a moment.
 
+        Shorter items are padded.
+
         Raises:
           WaitTimeoutError: the server does not answer within the link's timeout.
         """
@@ -97,4 +125,5 @@ class ItemDrawer:
             return None
 
     def _one_batch(self, num: int) -> Any:
-        return self._source.dataset(table=self._table, max_samples=num).batch(num).get_single_element()
+        samples = self._source.dataset(table=self._table, max_samples=num)
+        return self._source.batches(samples, num).get_single_element()

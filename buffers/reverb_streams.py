@@ -70,12 +70,17 @@ class StreamWriter:
     def restart(self, empty_the_table: Callable[[], None]) -> None:
         """Calls `empty_the_table` while nothing is written, pending, or half an item."""
         with self._lock:
+            self.end_stream(None)  # which may make items
             self.flush()
-            self.end_stream(None)
             empty_the_table()
+            if self._writer is not None:
+                self._writer.forget_items()
 
     def close(self) -> None:
-        """Flushes, ends the connection and refuses further writes."""
+        """Ends the streams, flushes, ends the connection and refuses further writes.
+
+        What an unfinished episode's last frames make is written: nobody could go on with it.
+        """
         with self._lock:
             if self._closed:
                 return
@@ -83,9 +88,31 @@ class StreamWriter:
             writer, self._writer = self._writer, None
             if writer is not None:
                 try:
+                    if writer.has_open_tails:
+                        for b in range(self._batch_size):
+                            writer.end_stream(b)
                     writer.flush()
                 finally:
                     writer.close()
+
+    @property
+    def num_dropped_short(self) -> int:
+        """Frames of ended episodes of these streams that start no window because the episode was too short."""
+        return 0 if self._writer is None else self._writer.num_dropped_short
+
+    @property
+    def num_over_long(self) -> int:
+        """Episodes that were left out, or cuts that were made, because of `max_episode_length`."""
+        return 0 if self._writer is None else self._writer.num_over_long
+
+    def num_frames_of_newest(self, num_items: int, num_inserted: int) -> int | None:
+        """Frames of the newest `num_items` episodes; None unless all that was inserted came from here."""
+        with self._lock:
+            writer = self._writer
+            if writer is None or writer.num_items != num_inserted:
+                return 0 if num_inserted == 0 else None
+            lengths = list(writer.newest_lengths)
+        return sum(lengths[len(lengths) - num_items :])
 
     def explain_no_item(self) -> str:
         """Why these streams gave no item, with the numbers; empty where that is not the reason."""
@@ -96,7 +123,10 @@ class StreamWriter:
         if priorities is not None:
             priorities = check_priorities(priorities, None, (self._batch_size,))
         with self._lock:
-            return self._write(leaves, marks, priorities)
+            writer = self._open_writer()
+            begins, ends = (None if flags is None else flags[:, None] for flags in marks[:2])
+            writer.check_room(begins, ends, 1)
+            return self._write(writer, leaves, marks, priorities)
 
     def add_steps(self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any) -> Array:
         shape = (self._batch_size, num_steps)
@@ -107,17 +137,24 @@ class StreamWriter:
         marks = self._rule.marks(leaves, end_of_episode)
         ids = np.empty(shape, np.int64)
         with self._lock:
+            writer = self._open_writer()
+            writer.check_room(marks.begins, marks.ends, num_steps)
             for t in range(num_steps):
                 step = EpisodeMarks(*(None if flags is None else flags[:, t] for flags in marks))
                 now = None if priorities is None else priorities[:, t]
-                ids[:, t] = self._write([leaf[:, t] for leaf in leaves], step, now)
+                ids[:, t] = self._write(writer, [leaf[:, t] for leaf in leaves], step, now)
         return ids
 
-    def _write(self, leaves: Sequence[Array], marks: EpisodeMarks, priorities: Array | None) -> Array:
+    def _open_writer(self) -> ItemWriter:
         if self._closed:
             raise ValueError("this buffer is closed; build a new one.")
         if self._writer is None:
             self._writer = self._make_writer()
-        ids = self._writer.claim_ids(marks)
-        self._writer.write(self._layout.pack(leaves, ids), marks, priorities)
+        return self._writer
+
+    def _write(
+        self, writer: ItemWriter, leaves: Sequence[Array], marks: EpisodeMarks, priorities: Array | None
+    ) -> Array:
+        ids = writer.claim_ids(marks)
+        writer.write(self._layout.pack(leaves, ids, marks.final), marks, priorities)
         return ids if self._layout.has_ids else np.full_like(ids, NO_ID)

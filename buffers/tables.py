@@ -12,8 +12,10 @@ from typing import Any, Literal, get_args
 from .base import check_count
 from .nests import Nest
 from .reverb_import import load_reverb
+from .reverb_items import ItemKind, OverLong, WholeEpisodes, describe_kind
 from .reverb_layout import Layout, PackedLayout, PlainLayout
 from .spec import DataSpec
+from .windows import Window
 
 SCAN_SUFFIX = "__scan"
 
@@ -96,23 +98,35 @@ class TableConfig:
       remover: which item goes when the table is full.
       rate_limiter: when sampling waits.
       max_times_sampled: an item is removed after so many draws; 0: never.
-      sequence_length: frames in an item, `L`.
+      sequence_length: frames in an item from the drawn one on, `L`; None: an item is a whole episode.
       stride: frames from one item's start to the next one's, inside an episode.
       scannable: keep a second table of the same items over the same data, by which ordered passes
         read everything without removing anything.
       layout: `'packed'` for tables that replayfeed writes; `'plain'`, one column a field and no
         frame ids, for tables that TF-Agents' observers write.
+      burn_in: frames of context in an item before the drawn one; padding where the episode has fewer.
+      short: what becomes of items that an episode's end cuts short: `'drop'` or `'pad'`. Items are exactly those of
+        `Window(sequence_length, burn_in, stride, short)`.
+      max_episode_length: frames that an episode may have, where an item is a whole episode. So many of each stream's
+        newest frames stay in the writer's memory.
+      over_long: what becomes of longer episodes. `'error'`: the frame too many is refused. `'drop'`: the
+        episode is left out. `'cut'`: it becomes several items of at most so many frames.
 
     Raises:
       TypeError: a count is no int, or a selector or limiter is none of those that can stand there.
       ValueError: the name is empty, or ends as scan tables do.
       ValueError: `data_spec` cannot be stored (see `DataSpec`).
-      ValueError: a count is too small.
+      ValueError: a count is too small, or `short` or `over_long` is none of its words.
+      ValueError: `sequence_length` is None without `max_episode_length`, or with what only windows have; or
+        the reverse.
+      ValueError: plain columns with `burn_in`, `short='pad'` or whole episodes: they have no place for what is padding.
       ValueError: `scannable` with a remover that is not Fifo, with `max_times_sampled`, or with plain columns.
 
     >>> import tensorflow as tf
     >>> TableConfig("replay", tf.TensorSpec([], tf.float32), 100, stride=2).sampler
     Uniform()
+    >>> TableConfig("episodes", tf.TensorSpec([], tf.float32), 100, sequence_length=None, max_episode_length=500).kind
+    WholeEpisodes(max_length=500, over_long='error')
     """
 
     name: str
@@ -122,10 +136,15 @@ class TableConfig:
     remover: Remover = Fifo()
     rate_limiter: RateLimiter = MinSize(1)
     max_times_sampled: int = 0
-    sequence_length: int = 1
+    sequence_length: int | None = 1
     stride: int = 1
     scannable: bool = False
     layout: Literal["packed", "plain"] = "packed"
+    _: dataclasses.KW_ONLY
+    burn_in: int = 0
+    short: Literal["drop", "pad"] = "drop"
+    max_episode_length: int | None = None
+    over_long: OverLong = "error"
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -135,8 +154,9 @@ class TableConfig:
                 f"TableConfig.name must be a name that does not end in {SCAN_SUFFIX!r}, got {self.name!r}."
             )
         DataSpec(self.data_spec)
-        for count in ("max_size", "sequence_length", "stride"):
+        for count in ("max_size", "stride"):
             check_count(f"TableConfig.{count}", getattr(self, count))
+        check_count("TableConfig.sequence_length", self.sequence_length, optional=True)
         if self.max_times_sampled != 0:
             check_count("TableConfig.max_times_sampled", self.max_times_sampled)
         _check_kind("sampler", self.sampler, get_args(Sampler))
@@ -151,6 +171,15 @@ class TableConfig:
             )
         if self.scannable:
             self._check_scannable()
+        self._check_items()
+
+    @property
+    def kind(self) -> ItemKind:
+        """What an item is."""
+        if self.sequence_length is not None:
+            return Window(self.sequence_length, self.burn_in, self.stride, self.short)
+        assert self.max_episode_length is not None  # checked
+        return WholeEpisodes(self.max_episode_length, self.over_long)
 
     @property
     def scan_table(self) -> str:
@@ -169,7 +198,9 @@ class TableConfig:
           ImportError: reverb is absent or does not fit.
         """
         reverb = load_reverb()
-        signature = self.make_layout().signature(self.sequence_length, self.stride)
+        kind = self.kind
+        length = kind.length if isinstance(kind, Window) else None
+        signature = self.make_layout().signature(length, describe_kind(kind))
         tables = [
             reverb.Table(
                 name=self.name,
@@ -194,6 +225,32 @@ class TableConfig:
                 )
             )
         return tables
+
+    def _check_items(self) -> None:
+        """Whether what is said of items goes together; the kinds check their own numbers."""
+        if self.sequence_length is None:
+            if self.max_episode_length is None:
+                raise ValueError(
+                    f"table {self.name!r}: sequence_length=None makes whole episodes items; give max_episode_length, "
+                    "the frames that an episode may have."
+                )
+            for name, plain in (("stride", 1), ("burn_in", 0), ("short", "drop")):
+                if getattr(self, name) != plain:
+                    raise ValueError(
+                        f"table {self.name!r}: {name}={getattr(self, name)!r} is of windows; items are whole episodes "
+                        "with sequence_length=None, and windows are cut when they are read."
+                    )
+        elif self.max_episode_length is not None or self.over_long != "error":
+            raise ValueError(
+                f"table {self.name!r}: max_episode_length and over_long are of whole episodes; give "
+                "sequence_length=None with them."
+            )
+        needs_padding = isinstance(self.kind, WholeEpisodes) or not self.kind.is_plain
+        if self.layout == "plain" and needs_padding:
+            raise ValueError(
+                f"table {self.name!r}: plain columns have no place for what is padding: burn_in, short='pad' and "
+                "sequence_length=None need layout='packed'."
+            )
 
     def _check_scannable(self) -> None:
         if not isinstance(self.remover, Fifo):

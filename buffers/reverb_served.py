@@ -1,0 +1,382 @@
+"""What every buffer on a Reverb table is: its writing, its link to the table, its life; not how items are read."""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from .adds import Adds
+from .base import BufferInfo, Ids, Items, ReplayBuffer, check_count
+from .callbacks import call_weakly
+from .episode_ends import EpisodeRule
+from .nests import Array, Nest
+from .priorities import check_keys, check_priorities
+from .reverb_guard import ServerGuard
+from .reverb_import import load_reverb
+from .reverb_knobs import AUTO, SamplerKnobs, check_auto
+from .reverb_layout import PackedLayout
+from .reverb_link import ServerLink
+from .reverb_scan import ScannedFrames, TableScanner
+from .reverb_source import ItemDrawer, TableSource
+from .reverb_streams import StreamWriter
+from .reverb_table import ServedTable
+from .reverb_wait import WaitStage
+from .reverb_writer import ItemWriter, default_chunk_length
+from .server import ReplayServer
+from .spec import DataSpec, ItemChecker
+from .windows import Window
+
+_TD_EPSILON = 1e-6
+# Above 50 Reverb prints a warning for each item.
+DEFAULT_PENDING_ITEMS = 48
+
+
+class ServedBuffer(ReplayBuffer):
+    """A buffer whose frames lie in a table of a Reverb server; its classes say how items become samples.
+
+    Args:
+      spec: what a frame holds.
+      link: the table.
+      table: facts about it.
+      knobs: Reverb's settings.
+      rule: tells where episodes begin and end.
+      local_server: the server, if it is in this process.
+      batch_size: `B`.
+      cast: convert input within its kind.
+      rate_limiter_timeout_ms: how long a read waits; -1: the link's timeout.
+      max_chunk_length: frames that Reverb compresses together; None: by their size.
+      max_pending_items: items that may wait for the server.
+    """
+
+    def __init__(
+        self,
+        spec: DataSpec,
+        link: ServerLink,
+        table: ServedTable,
+        knobs: SamplerKnobs,
+        rule: EpisodeRule,
+        *,
+        local_server: Any,
+        batch_size: int,
+        cast: bool,
+        rate_limiter_timeout_ms: int,
+        max_chunk_length: int | None,
+        max_pending_items: int,
+    ) -> None:
+        check_count("batch_size", batch_size)
+        check_count("max_pending_items", max_pending_items)
+        check_count("max_chunk_length", max_chunk_length, optional=True)
+        check_auto("rate_limiter_timeout_ms", rate_limiter_timeout_ms, 0)
+        self._spec = spec
+        self._link = link
+        self._table = table
+        self._batch_size = int(batch_size)
+        self._local_server = local_server
+        self._owned_server: ReplayServer | None = None
+        self._streams = self._stream_writer(rule, max_chunk_length, max_pending_items)
+        checker = ItemChecker(spec, self._batch_size, cast=cast)
+        self._adds = Adds(spec, checker, self._batch_size, self._streams)
+        self._read_timeout_s = link.timeout_s if rate_limiter_timeout_ms == AUTO else rate_limiter_timeout_ms / 1000
+        self._source = TableSource(link, table.layout, table.item_length, knobs)
+        self._stage = WaitStage(link, self._streams.flush, self._read_timeout_s, self._streams.explain_no_item)
+        self._guard = ServerGuard(link, self._read_timeout_s)
+        self._scanner: TableScanner | None = None
+        if table.scan_table is not None:
+            drawer = ItemDrawer(link, self._source, table.scan_table)
+            burn_in = table.kind.burn_in if isinstance(table.kind, Window) else 0
+            self._scanner = TableScanner(link, drawer, table.scan_table, self._packed_layout(), burn_in)
+        self._scan_lock = threading.Lock()
+        self._closed = False
+        # Also runs when the process ends.
+        self._end_waits = weakref.finalize(self, link.end_waits)
+
+    @property
+    def data_spec(self) -> Nest:
+        return self._spec.nest
+
+    @property
+    def batch_size(self) -> int:
+        return self._batch_size
+
+    @property
+    def capacity(self) -> int:
+        return self._table.capacity
+
+    @property
+    def table_name(self) -> str:
+        """The table that is written and drawn from."""
+        return self._table.name
+
+    @property
+    def server_address(self) -> str:
+        """`host:port`, for buffers in other processes."""
+        return self._link.address
+
+    @property
+    def local_server(self) -> Any:
+        """The server given or owned, or None."""
+        return self._local_server
+
+    @property
+    def py_client(self) -> Any:
+        """A `reverb.Client` of the server, as TF-Agents' observers take it."""
+        return self._link.client
+
+    @property
+    def tf_client(self) -> Any:
+        """A `reverb.TFClient` of the server."""
+        return load_reverb().TFClient(self._link.address)
+
+    def get_table_info(self) -> Any:
+        """Reverb's `TableInfo` of the table, as of now.
+
+        Raises:
+          WaitTimeoutError: the server does not answer within `timeout_s`.
+        """
+        return self._link.info()
+
+    def num_frames(self) -> tf.Tensor:
+        """`len(buffer)`, int64 `[]`, live inside a `tf.function`."""
+        if tf.executing_eagerly():
+            return tf.constant(len(self), tf.int64)
+        frames = call_weakly(self, lambda buffer: np.int64(len(buffer)), [], tf.int64)
+        frames.set_shape([])
+        return frames
+
+    # Writing
+
+    def add_batch(self, items: Items, *, end_of_episode: Any = None, priorities: Any = None) -> Ids:
+        """Writes one frame of each stream, and the items that it completes.
+
+        The server confirms items later, at the latest when the buffer is read, flushed or closed, or
+        when `max_pending_items` wait.
+
+        Args:
+          items: nest matching `data_spec`, leaves `[B, ...]`: NumPy arrays, eager tensors, or inside
+            a `tf.function` symbolic tensors. Copied.
+          end_of_episode: bool `[B]`, marks ends that the items do not tell.
+          priorities: `[B]`, of the items that start at these frames; 1 without.
+
+        Returns:
+          The frames' ids, int64 `[B]`: a tensor where the items are tensors, else an array. -1 in
+          tables with plain columns.
+
+        Raises:
+          ValueError: the items do not match `data_spec`; the message names the field. Nothing is written.
+          ValueError: `end_of_episode` or `priorities` does not fit. Nothing is written.
+          ValueError: the buffer is closed, or has no `sequence_length`.
+          ValueError: an episode is longer than the table's `max_episode_length`. Nothing is written.
+          WaitTimeoutError: too much is pending and the server does not confirm it within `timeout_s`. The frame
+            is written all the same, and its items may arrive later: adding it again would store it twice.
+        """
+        return self._adds.add_batch(items, end_of_episode, priorities)
+
+    def add_sequence(self, items: Items, *, end_of_episode: Any = None, priorities: Any = None) -> Ids:
+        """Writes `T` frames of each stream, leaves `[B, T, ...]`: the same as `T` calls of `add_batch`.
+
+        Returns:
+          The frames' ids, int64 `[B, T]`. `T = 0` writes nothing.
+
+        Raises:
+          ValueError: as `add_batch`; also where fields disagree about `T`. Nothing is written.
+          WaitTimeoutError: as `add_batch`; what came before is written.
+        """
+        return self._adds.add_sequence(items, end_of_episode, priorities)
+
+    def end_stream(self, b: int | None = None) -> None:
+        """Stream `b` (None: all of them) stops here: no item goes past its newest frame.
+
+        Items that the end cuts short are written now, where the table pads them; so are whole episodes.
+
+        Raises:
+          ValueError: there is no stream `b`.
+        """
+        if b is not None and not 0 <= b < self._batch_size:
+            raise ValueError(f"there is no stream {b}: this buffer has streams 0 to {self._batch_size - 1}.")
+        self._streams.end_stream(b)
+
+    def flush(self) -> None:
+        """Returns when the server has confirmed all that was added.
+
+        Raises:
+          WaitTimeoutError: it has not within `timeout_s`; the message has the numbers.
+        """
+        self._streams.flush()
+
+    # Reading
+
+    def get(self, ids: Ids, num_steps: int | None = None) -> Items:
+        """Refuses: a Reverb table cannot be read by frame id.
+
+        Raises:
+          TypeError: always; the message says what to use.
+        """
+        raise TypeError(
+            "get: a Reverb table cannot be read by frame id; draw with sample() or as_dataset(), "
+            "read everything with gather_all(), or keep the frames in a TFUniformReplayBuffer."
+        )
+
+    def update_priorities(self, keys: Any, priorities: Any = None, *, td_errors: Any = None) -> None:
+        """Sets the raw priorities of the items with these keys; Reverb does not tell which keys were gone.
+
+        Args:
+          keys: int64 `[n]`, `BufferInfo.keys`.
+          priorities: `[n]`, finite and at least 0.
+          td_errors: `[n]`, finite, instead: the priority is `abs(td_error) + 1e-6`.
+
+        Raises:
+          ValueError: not exactly one of `priorities` and `td_errors` is given.
+          ValueError: shapes differ, or a value is refused; the message names the position.
+          WaitTimeoutError: the server does not answer within `timeout_s`.
+        """
+        if (priorities is None) == (td_errors is None):
+            raise ValueError("give priorities or td_errors, exactly one of them.")
+        self._check_open()
+        is_td = priorities is None
+        values = td_errors if is_td else priorities
+        if tf.executing_eagerly():
+            self._update(check_keys(keys), np.asarray(values), is_td)
+        else:
+            call_weakly(self, ServedBuffer._update, [keys, values, is_td], tf.bool)
+
+    def clear(self) -> None:
+        """Empties the table, its scan table and their counters; streams go on with a new episode.
+
+        Iterators that run still deliver what they had fetched ahead.
+        """
+        self._check_open()
+        tables = [name for name in (self._table.name, self._table.scan_table) if name is not None]
+
+        def reset() -> None:
+            for name in tables:
+                self._link.client.reset(name)
+
+        self._streams.restart(lambda: self._link.call(reset, "a reset"))
+
+    def close(self) -> None:
+        """Flushes, then ends the writer and the server if the buffer owns it. Closing twice is fine.
+
+        Unfinished episodes end here: nobody could go on with them.
+
+        Raises:
+          WaitTimeoutError: what is pending was not confirmed in time; everything is closed all the same.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._streams.close()
+        finally:
+            self._end_waits()
+            self._guard.close()
+            if self._owned_server is not None:
+                self._owned_server.stop()
+
+    # How it is done
+
+    def _stream_writer(self, rule: EpisodeRule, max_chunk_length: int | None, max_pending_items: int) -> StreamWriter:
+        table, link, batch_size = self._table, self._link, self._batch_size
+
+        def make_writer() -> ItemWriter:
+            if table.kind is None:
+                raise ValueError("add_batch needs sequence_length: it says how long the items are that are written.")
+            return ItemWriter(
+                link,
+                table.scan_table,
+                batch_size=batch_size,
+                layout=table.layout,
+                kind=table.kind,
+                capacity=table.capacity,
+                chunk_length=max_chunk_length or default_chunk_length(table.layout, table.item_length),
+                max_pending_items=max_pending_items,
+            )
+
+        return StreamWriter(rule, table.layout, batch_size, make_writer)
+
+    def _scan(self) -> ScannedFrames:
+        """Everything that the table holds.
+
+        Raises:
+          ValueError: the table cannot be scanned; the message says what is missing.
+        """
+        if self._scanner is None:
+            raise ValueError(self._table.why_no_scan())
+        with self._scan_lock:
+            return self._scanner.scan(self._streams.flushed_next_ids())
+
+    def _update(self, keys: Array, values: Array, is_td: Any) -> np.bool_:
+        if keys.ndim != 1:
+            raise ValueError(f"keys: expected int64 [n], got shape {list(keys.shape)}; windows have one key each.")
+        raw = (
+            check_priorities(None, values, keys.shape) + _TD_EPSILON
+            if is_td
+            else check_priorities(values, None, keys.shape)
+        )
+        updates = dict(zip(keys.astype(np.int64).view(np.uint64).tolist(), raw.tolist(), strict=True))
+        self.flush()
+        self._link.call(lambda: self._link.client.mutate_priorities(self._table.name, updates), "an update")
+        return np.True_
+
+    def _draw_in_graph(self, draw: Callable[[Any], tuple[Nest, BufferInfo]], element: Any) -> tuple[Items, BufferInfo]:
+        """`draw(self)`, whose result is like `element`, inside a `tf.function`."""
+        specs = tf.nest.flatten(element)
+
+        def leaves_of(buffer: ServedBuffer) -> list[Array]:
+            return [leaf.numpy() for leaf in tf.nest.flatten(draw(buffer))]
+
+        leaves = call_weakly(self, leaves_of, [], [leaf.dtype for leaf in specs])
+        for leaf, leaf_spec in zip(leaves, specs, strict=True):
+            leaf.set_shape(leaf_spec.shape)
+        items, info = tf.nest.pack_sequence_as(element, leaves)
+        return self._spec.pack(tf.nest.flatten(items)), info
+
+    def _packed_layout(self) -> PackedLayout:
+        assert isinstance(self._table.layout, PackedLayout)  # tables that can be scanned are
+        return self._table.layout
+
+    def _pack_for_dataset(self, leaves: Sequence[Any]) -> Nest:
+        return tf.nest.pack_sequence_as(self._spec.dataset_nest(), list(leaves))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError("this buffer is closed; build a new one.")
+
+
+def open_link(
+    table_name: str, server_address: str | None, local_server: Any, *, timeout_s: float, log_interval_s: float
+) -> ServerLink:
+    """The link to a table.
+
+    Raises:
+      ImportError: reverb is absent or does not fit the installed TensorFlow.
+      ValueError: not exactly one of `server_address` and `local_server` is given, or a timeout is not positive and
+        finite.
+      TypeError: a timeout is no number.
+      WaitTimeoutError: the server does not answer within `timeout_s`.
+    """
+    load_reverb()
+    if (server_address is None) == (local_server is None):
+        raise ValueError("give exactly one of server_address and local_server.")
+    if server_address == "":
+        raise ValueError("server_address must be 'host:port', got ''.")
+    _check_seconds("timeout_s", timeout_s)
+    _check_seconds("log_interval_s", log_interval_s)
+    return ServerLink(
+        server_address or f"localhost:{local_server.port}",
+        table_name,
+        timeout_s=float(timeout_s),
+        log_interval_s=float(log_interval_s),
+    )
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number of seconds, got {value!r}.")
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be positive and finite, got {value!r}: nothing here waits for ever.")
