@@ -72,11 +72,19 @@ def minibatch_dataset(
             f"{'streams' if whole_streams else 'transitions'}, so none would come; lower size."
         )
 
+    num_chosen = num_rows // size * size if drop_remainder else num_rows
+
     def order(epoch: tf.Tensor) -> tf.data.Dataset:
         shuffled = tf.random.experimental.stateless_shuffle(tf.range(num_rows), tf.stack([seed, epoch]))
-        # Where the size divides the rows, shapes stay static.
-        even = drop_remainder or num_rows % size == 0
-        return tf.data.Dataset.from_tensor_slices(shuffled).batch(size, drop_remainder=even)
+
+        def chosen(start: tf.Tensor) -> tf.Tensor:
+            return tf.ensure_shape(shuffled[start : tf.minimum(start + size, num_chosen)], [static_size])
+
+        # A slice for each minibatch: to batch single indices would cost more than the gather.
+        return tf.data.Dataset.range(0, num_chosen, size).map(chosen)
+
+    # Where the size divides the rows, shapes stay static.
+    static_size = size if num_chosen % size == 0 else None
 
     def minibatch(chosen: tf.Tensor) -> tuple[Nest, RolloutInfo]:
         info = tf.nest.map_structure(lambda leaf: tf.gather(leaf, chosen), rows)
