@@ -12,7 +12,7 @@ Both are `tf.errors.InvalidArgumentError` too, which is what a `tf.function` rai
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -173,6 +173,42 @@ class ReplayBuffer(abc.ABC):
         leaves = [tf.unstack(leaf, axis=axis) for leaf in tf.nest.flatten(items)]
         return tuple(tf.nest.pack_sequence_as(items, step) for step in zip(*leaves, strict=True)), info
 
+    def sample_at_least(
+        self,
+        min_steps: int,
+        num_steps: int | None = None,
+        *,
+        window: Window | None = None,
+    ) -> tuple[Items, BufferInfo]:
+        """Draws samples until at least `min_steps` real frames are there, and joins them into one batch.
+
+        Padding does not count. Samples of different lengths (whole episodes) are padded to the longest.
+
+        Args:
+          min_steps: real frames wanted, of which `info.mask` counts.
+          num_steps: as in `sample`.
+          window: as in `sample`.
+
+        Returns:
+          `(items, info)` as `sample`, leaves `[B, T, ...]` (`[B, ...]` for single frames), with as large a `B` as
+          it took.
+
+        Raises:
+          TypeError: `min_steps` is no int.
+          ValueError: `min_steps` is below 1.
+          Otherwise as `sample`.
+        """
+        check_count("min_steps", min_steps)
+        samples, num_real = [], 0
+        while num_real < min_steps:
+            missing = min_steps - num_real
+            # Never more than needed: the first draw tells how many frames a sample has.
+            batch = 1 if not samples else max(1, missing // max(1, num_real // sum(len(s[1].keys) for s in samples)))
+            items, info = self.sample(batch, num_steps, window=window)
+            samples.append((items, info))
+            num_real += int(tf.math.count_nonzero(info.mask))
+        return _join_samples(samples)
+
     @abc.abstractmethod
     def get(self, ids: Ids, num_steps: int | None = None) -> Items:
         """The frames with these ids, or the windows that start at them."""
@@ -211,6 +247,34 @@ class ReplayBuffer(abc.ABC):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _join_samples(samples: list[tuple[Items, BufferInfo]]) -> tuple[Items, BufferInfo]:
+    """One batch of several; those that are shorter along `T` are padded: zeros, id -1, mask False."""
+    infos = [info for _, info in samples]
+    if infos[0].ids.shape.rank < 2:
+        return tf.nest.map_structure(lambda *leaves: tf.concat(leaves, 0), *samples)
+    lengths = [info.ids.shape[1] for info in infos]
+
+    def pad(leaf: tf.Tensor, length: int, value: int) -> tf.Tensor:
+        if length == max(lengths):
+            return leaf
+        padding = [[0, 0], [0, max(lengths) - length], *[[0, 0]] * (leaf.shape.rank - 2)]
+        return tf.pad(leaf, padding, constant_values=tf.cast(value, leaf.dtype))
+
+    def join(leaves: Sequence[tf.Tensor], value: int = 0) -> tf.Tensor:
+        return tf.concat([pad(leaf, length, value) for leaf, length in zip(leaves, lengths, strict=True)], 0)
+
+    items = tf.nest.map_structure(lambda *leaves: join(leaves), *[items for items, _ in samples])
+    flat = BufferInfo(*(list(field) for field in zip(*infos, strict=True)))
+    info = BufferInfo(
+        join(flat.ids, -1),
+        tf.concat(flat.probabilities, 0),
+        tf.concat(flat.keys, 0),
+        tf.concat(flat.weights, 0),
+        tf.cast(join([tf.cast(mask, tf.uint8) for mask in flat.mask]), tf.bool),
+    )
+    return items, info
 
 
 def check_count(name: str, value: Any, *, optional: bool = False) -> None:

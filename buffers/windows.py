@@ -247,7 +247,7 @@ def episode_bounds(words: Array) -> tuple[Array, Array]:
     begins = words >> 1 == 0
     starts = np.maximum.accumulate(np.where(begins, index, 0))
     firsts = np.flatnonzero(begins | (index == 0))
-    stops = np.append(firsts[1:], len(words))
+    stops = np.append(firsts[1:], len(words))[: len(firsts)]
     return starts, np.repeat(stops, stops - firsts)
 
 
