@@ -191,7 +191,7 @@ class ReplayBuffer(abc.ABC):
 
         Returns:
           `(items, info)` as `sample`, leaves `[B, T, ...]` (`[B, ...]` for single frames), with as large a `B` as
-          it took.
+          it took: samples of one length hold fewer than one sample's frames too many.
 
         Raises:
           TypeError: `min_steps` is no int.
@@ -201,10 +201,9 @@ class ReplayBuffer(abc.ABC):
         check_count("min_steps", min_steps)
         samples, num_real = [], 0
         while num_real < min_steps:
-            missing = min_steps - num_real
-            # Never more than needed: the first draw tells how many frames a sample has.
-            batch = 1 if not samples else max(1, missing // max(1, num_real // sum(len(s[1].keys) for s in samples)))
-            items, info = self.sample(batch, num_steps, window=window)
+            # The samples so far tell how many frames one has at most: no more are drawn than surely are needed.
+            most = max((1 if info.ids.shape.rank < 2 else info.ids.shape[1] for _, info in samples), default=min_steps)
+            items, info = self.sample(max(1, (min_steps - num_real) // most), num_steps, window=window)
             samples.append((items, info))
             num_real += int(tf.math.count_nonzero(info.mask))
         return _join_samples(samples)
