@@ -250,12 +250,12 @@ class TFUniformReplayBuffer(ReplayBuffer):
             shorter (`[<= T, ...]`) unless `dataset_drop_remainder`. With `sample_batch_size` only
             whole windows come, and frames left out are logged. With `window` every eligible start
             comes once.
-          window: see `Window`.
+          window: see `Window`; its padding is zeros, with `info.mask` False and id -1.
           epochs: draw without replacement: this many passes over the eligible windows, each
             in an order of its own.
 
         Returns:
-          Leaves `[B, T, ...]`, `BufferInfo` as there. In a pass `probabilities` are 1 when ordered
+          Leaves `[B, T, ...]` (with `window` `T` is `window.length`), `BufferInfo` as there. In a pass `probabilities` are 1 when ordered
           and 1 / eligible when shuffled.
 
         Raises:
@@ -427,7 +427,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
                 skipped=usage.skipped,
                 replay_ratio=usage.sampled / added if added else None,
                 windows={
-                    window or Window(1): WindowCount(sampler.num_eligible(), self._num_cut_short(window or Window(1)))
+                    window or Window(1): self._count_windows(window or Window(1), sampler.num_eligible())
                     for window, sampler in self._samplers.items()
                 },
                 host=socket.gethostname(),
@@ -526,16 +526,15 @@ class TFUniformReplayBuffer(ReplayBuffer):
                 "no batch could ever come and ALL data will be dropped; lower sample_batch_size."
             )
 
-    def _num_cut_short(self, window: Window) -> int:
-        """Starts whose window is not drawn, because too few frames of the episode are held from there on."""
+    def _count_windows(self, window: Window, num_eligible: int) -> WindowCount:
         if window.short == "pad" or window.num_steps == 1:
-            return 0
+            return WindowCount(num_eligible, 0)
         if window.boundaries == "ignore":
             words = 2 * (self._ring.ids_by_stream() // self.batch_size)
         else:
             words = self._ring.words_by_stream()
-        possible = int(np.count_nonzero(StartRule(0, stride=window.stride).holds(words)))
-        return possible - self._sampler(window).num_eligible()
+        num_possible = int(np.count_nonzero(StartRule(0, stride=window.stride).holds(words)))
+        return WindowCount(num_eligible, num_possible - num_eligible)
 
     def _check_held(self, starts: Array, window: Window) -> None:
         ring = self._ring

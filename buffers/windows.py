@@ -316,26 +316,3 @@ def stepped_windows(words: Array, num_steps: int, shift: int, *, keep_short: boo
         chosen &= num_after == num_steps
     starts = np.flatnonzero(chosen)
     return Placed(starts, np.zeros(len(starts), np.int64), num_after[starts])
-
-
-def ordered_starts(words: Array, window: Window, shift: int, *, keep_short: bool) -> tuple[Array, Array]:
-    """Starts and lengths of the windows of an ordered pass over one stream, int64 `[m]` each.
-
-    In each episode windows start at every `shift`-th of its frames that are held. Those that
-    the episode's end cuts short are kept when `keep_short`; a final observation alone is none.
-
-    >>> starts, lengths = ordered_starts(np.array([0, 2, 4, 7, 0, 2]), Window(2), 2, keep_short=True)
-    >>> starts.tolist(), lengths.tolist()
-    ([0, 2, 4], [2, 2, 2])
-    """
-    index = np.arange(len(words))
-    if window.boundaries == "ignore":
-        starts, stops, alone = np.zeros_like(index), np.full_like(index, len(words)), np.zeros(len(words), bool)
-    else:
-        starts, stops = episode_bounds(words)
-        alone = words & 1 == 1
-    lengths = np.minimum(stops - index, window.num_steps)
-    chosen = ((index - starts) % shift == 0) & ~alone
-    if not keep_short:
-        chosen &= lengths == window.num_steps
-    return index[chosen], lengths[chosen]
