@@ -254,8 +254,8 @@ class Transition(NamedTuple):
       next_reward: `r_t+k`, or `()`.
       extras: further fields at `t`, a dict, or `()`.
 
-    >>> Transition(observation=[0], action=[1], reward=[6.0], discount=[0.25], next_observation=[2], num_steps_used=[2])[3]
-    [0.25]
+    >>> Transition(observation=[0], action=[1], reward=[6.0], discount=[0.25], next_observation=[2], num_steps_used=[2])
+    Transition(observation=[0], action=[1], reward=[6.0], discount=[0.25], next_observation=[2], num_steps_used=[2], ...
     """
 
     observation: Nest
