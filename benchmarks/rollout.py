@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from measure import FULL, Bar, Contender, Scale, interleave, row
 
-from replayfeed.buffers.rollout import RolloutBuffer
+from replayfeed.buffers import RolloutBuffer
 
 OURS, LOOP, NUMPY = "replayfeed", "NumPy loop over time", "NumPy"
 SLICES = "tf.data: from_tensor_slices, shuffle, batch"

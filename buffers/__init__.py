@@ -4,8 +4,13 @@ Importing this package needs TensorFlow and NumPy only; Reverb is loaded when a 
 uses it is built.
 """
 
+from .advantages import Advantages
 from .base import BufferInfo, EmptyBufferError, ReplayBuffer, WaitTimeoutError
+from .episode_ids import Episodes, StatefulEpisodicReplayBuffer
+from .episodic import Episode, EpisodicReplayBuffer
 from .reverb_buffer import ReverbReplayBuffer
+from .rollout import RolloutBuffer
+from .rollout_minibatches import RolloutInfo
 from .server import ReplayServer
 from .spec import DataSpec, Transition
 from .stats import BufferStats
@@ -14,16 +19,23 @@ from .uniform import TFUniformReplayBuffer
 from .windows import Window
 
 __all__ = [
+    "Advantages",
     "BufferInfo",
     "BufferStats",
     "DataSpec",
     "EmptyBufferError",
+    "Episode",
+    "Episodes",
+    "EpisodicReplayBuffer",
     "Fifo",
     "Lifo",
     "MinSize",
     "ReplayBuffer",
     "ReplayServer",
     "ReverbReplayBuffer",
+    "RolloutBuffer",
+    "RolloutInfo",
+    "StatefulEpisodicReplayBuffer",
     "TFUniformReplayBuffer",
     "TableConfig",
     "Transition",

@@ -49,8 +49,9 @@ class RolloutBuffer(ReplayBuffer):
     boundary frame speaks of the transition into that frame, on any other of the transition that starts there.
 
     The rollout is used, then cleared, by the caller: `minibatches` and reads leave it as it is, and an add that
-    would go beyond `num_steps` is refused. What an agent wants to know of its own past policy (log-probabilities,
-    logits) belongs into the spec.
+    would go beyond `num_steps` is refused. TF-Agents' step driver leaves boundary frames out of its count and so makes
+    more frames than it was told: fill a rollout by `num_steps` steps of a loop of your own. What an agent wants to know
+    of its own past policy (log-probabilities, logits) belongs into the spec.
 
     Args:
       data_spec: nest of `tf.TensorSpec` of one frame; fixed-width dtypes, static shapes.
@@ -287,12 +288,15 @@ class RolloutBuffer(ReplayBuffer):
           Items `[N, ...]` and `RolloutInfo` of `[N]` (`[N, T, ...]` and `[N, T]`).
 
         Raises:
+          ValueError: called inside a `tf.function`.
           TypeError, ValueError: `size` or `epochs` is no int, or below 1; `seed` is no int of at least 0.
           ValueError: there are no advantages of the rollout as it is now.
           ValueError: `advantages` does not have the rollout's shape, or the rollout is not whole.
           ValueError: with `drop_remainder`, no minibatch would come.
           tf.errors.InvalidArgumentError: at `next`: the rollout was cleared.
         """
+        if not tf.executing_eagerly():
+            raise ValueError("make the minibatches outside of the tf.function, and iterate over them inside it.")
         check_count("size", size)
         check_count("epochs", epochs)
         if seed is None:

@@ -101,6 +101,18 @@ def test_an_unknown_number_of_streams_is_fine_in_a_graph():
     assert summed(tf.ones([2, 9]), tf.ones([2, 9])).numpy().tolist() == [[9, 8, 7, 6, 5, 4, 3, 2, 1]] * 2
 
 
+def test_real_ends_alone_give_what_tf_agents_helper_gives():
+    value_ops = pytest.importorskip("tf_agents.utils.value_ops")
+    rng = np.random.default_rng(0)
+    rewards, values = rng.normal(size=(2, 1, 40)).astype(np.float32)
+    transitions = steps(rewards[0], terminal=[3, 4, 20])
+    theirs = value_ops.generalized_advantage_estimation(
+        values, np.float32([0.7]), transitions.discounts, rewards, td_lambda=0.8, time_major=False
+    )
+    ours = generalized_advantages(transitions, values, next_values(transitions.cut, values, [0.7]), 0.8)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
 @st.composite
 def streams(draw):
     """Rewards, values and value after each frame, all `[T]`, with ends and boundary frames anywhere."""

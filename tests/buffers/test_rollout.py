@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, NamedTuple
 
 import hypothesis
@@ -10,8 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replayfeed.buffers import EmptyBufferError, Window
-from replayfeed.buffers.rollout import RolloutBuffer
+from replayfeed.buffers import EmptyBufferError, RolloutBuffer, Window
 
 FLOAT, FLAG = tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.bool)
 REWARD = {"reward": FLOAT}
@@ -167,6 +167,17 @@ def test_fields_may_have_other_names_and_an_axis_of_one():
     items = {"extras": {"r": np.ones([1, 3, 1], np.float32), "gone": np.array([[[0], [1], [0]]])}}
     buffer.add_sequence(items)
     check(buffer.advantages(HALVES, [0.5]), (1.175, 0.5, 0.95), (1.675, 1.0, 1.45))
+
+
+def test_ends_of_the_caller_are_boundary_frames_when_he_says_so():
+    buffer = RolloutBuffer({**REWARD, "is_terminal": FLAG}, 1, 7, gamma=0.9, lam=0.5, final_frame="observation")
+    buffer.add_sequence(
+        dtypes(reward=[1, 1, 9, 1, 1, 9, 1], is_terminal=[0, 0, 1, 0, 0, 0, 0]),
+        end_of_episode=np.array([[False, False, False, False, False, True, False]]),
+    )
+    result = buffer.advantages([[0.5, 0.5, 7.0, 0.5, 0.5, 2.0, 0.5]], [0.5])
+    np.testing.assert_allclose(result.advantages, [[1.175, 0.5, 0, 1.985, 2.3, 0, 0.95]], rtol=1e-6)
+    assert result.mask.tolist() == [[True, True, False, True, True, False, True]]
 
 
 def test_a_field_can_be_left_unread():
@@ -512,3 +523,55 @@ def test_gae_is_that_of_a_loop_over_episodes(data, sizes, lam):
         expected.append(loop_over_episodes(told, values[b], bootstrap[b], 0.9, lam))
     np.testing.assert_allclose(result.advantages, expected, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(result.mask, ~items["is_last"])
+
+
+# -- interrupted and concurrent adds ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_an_interrupted_add_loses_no_whole_step_and_joins_nothing_over_the_gap(monkeypatch, sequence):
+    buffer = RolloutBuffer(REWARD, 1, 3, gamma=0.9, lam=0.5)
+    buffer.add_batch({"reward": np.float32([1])})
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    name = "write_sequence" if sequence else "write"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(f"replayfeed.buffers.storage.FrameStorage.{name}", interrupted)
+        if sequence:
+            buffer.add_sequence({"reward": np.float32([[9]])})
+        else:
+            buffer.add_batch({"reward": np.float32([9])})
+    buffer.add_sequence({"reward": np.float32([[1, 1]])})
+    assert buffer.gather_all()["reward"].numpy().tolist() == [[1, 1, 1]]
+    with pytest.raises(ValueError, match="stream 0, step 0: pass final_values"):
+        buffer.advantages(HALVES, [0.5])
+    result = buffer.advantages(HALVES, [0.5], [[2.0, 0.0, 0.0]])
+    np.testing.assert_allclose(result.advantages, [[2.3, 1.3775, 0.95]], rtol=1e-6)
+    rewards = [info.returns.numpy().tolist() for _, info in buffer.minibatches(1)]
+    assert len(rewards) == 3
+
+
+def test_threads_that_add_fill_a_rollout_exactly():
+    buffer = RolloutBuffer({"reward": FLOAT, "terminal": FLAG}, 1, 400, gamma=0.0)
+    refused = []
+
+    def add(value):
+        for _ in range(150):
+            try:
+                buffer.add_batch({"reward": np.float32([value]), "terminal": np.array([value == 2])})
+            except ValueError as error:
+                refused.append(str(error))
+
+    threads = [threading.Thread(target=add, args=(value,)) for value in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(buffer) == 400 and len(refused) == 200
+    assert all("holds 400 of 400 steps" in text for text in refused)
+    held = buffer.gather_all()
+    # What a frame says is kept beside the right frame.
+    np.testing.assert_array_equal(buffer.advantages(np.zeros([1, 400]), [0.0]).returns, held["reward"])
+    np.testing.assert_array_equal(held["terminal"], held["reward"] == 2)

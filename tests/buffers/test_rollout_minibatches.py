@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replayfeed.buffers.rollout import RolloutBuffer
+from replayfeed.buffers import RolloutBuffer
 
 SPEC = {
     "obs": tf.TensorSpec([2], tf.int64),
@@ -194,6 +194,19 @@ def test_advantages_of_another_shape_are_refused():
     buffer.clear()
     with pytest.raises(ValueError, match="holds 0 of 5 steps"):
         buffer.minibatches(3, advantages=right)
+
+
+def test_minibatches_are_made_outside_of_functions():
+    buffer = full_buffer()
+    with pytest.raises(ValueError, match="outside of the tf.function"):
+        tf.function(lambda: buffer.minibatches(3).cardinality(), autograph=False)()
+
+
+def test_a_rollout_of_boundary_frames_alone_has_no_minibatch():
+    buffer = RolloutBuffer({name: SPEC[name] for name in ("reward", "is_last")}, 1, 1)
+    buffer.add_batch({"reward": np.zeros([1], np.float32), "is_last": np.array([True])})
+    buffer.advantages([[0.5]], [0.5])
+    assert list(buffer.minibatches(3, epochs=2)) == []
 
 
 def test_a_dataset_holds_its_buffer_and_nothing_else_does():

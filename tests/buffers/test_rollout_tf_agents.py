@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from replayfeed.buffers.rollout import RolloutBuffer
+from replayfeed.buffers import RolloutBuffer
 
 pytest.importorskip("tf_agents")
 
