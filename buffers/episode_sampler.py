@@ -1,0 +1,269 @@
+"""Reads windows and whole episodes while a writer writes, and draws again what changed meanwhile.
+
+Draw keys (`episode_draws.py`), find their rows, gather, then look at the rows' tags: where one is not the id
+that was expected, the writer has evicted the episode, and the sample is drawn again (`episode_pages.py` says
+why that is enough). A graph that finds such a sample leaves the batch to NumPy, which stops the
+writer if it has to.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from .base import EmptyBufferError
+from .callbacks import call_weakly
+from .episode_draws import EpisodeDraws
+from .episode_kinds import FLAG_BITS, Kind
+from .episode_pages import STEP_BITS, STEP_MASK
+from .episode_table import EpisodeTable
+from .fields import Field
+from .nests import Array
+from .ring_starts import uncompiled
+from .storage import FrameStorage
+
+# After so many rounds the sampler stops the writer for the moment that a gather takes.
+_ROUNDS_BEFORE_LOCK = 8
+
+NO_ID = -1
+
+
+class Drawn(NamedTuple):
+    """`n` samples, as arrays or as tensors in a graph.
+
+    Attributes:
+      keys: ids of the drawn frames (of an episode: its first), int64 `[n]`.
+      chances: of each draw, float32 `[n]`.
+      ids: ids of all frames, int64 `[n, length]` (`[n]` for single frames), -1 on padding.
+      mask: bool, the shape of `ids`, False on padding; None where nothing is padding.
+      leaves: `[n, length, ...]` (`[n, ...]`).
+    """
+
+    keys: Array
+    chances: Array
+    ids: Array
+    mask: Array | None
+    leaves: list[Array]
+
+
+class _Read(NamedTuple):
+    """What was read of `n` samples, and which of them (bool `[n]`, or None for none) are to be drawn again."""
+
+    ids: Array
+    mask: Array | None
+    leaves: list[Array]
+    stale: Array | None
+
+
+class EpisodeSampler:
+    """Draws of one kind.
+
+    Args:
+      table: what is held.
+      storage: the frames themselves.
+      fields: of a frame, in the order of the leaves.
+      kind: what is drawn.
+      lock: what a writer holds while it writes.
+      explain_nothing: the error for a buffer in which nothing, or too little, can be drawn.
+      min_size: frames that must be held before anything is drawn.
+      final_observations: whether some frames may be final observations, which start no window.
+    """
+
+    def __init__(
+        self,
+        table: EpisodeTable,
+        storage: FrameStorage,
+        fields: Sequence[Field],
+        kind: Kind,
+        lock: threading.Lock,
+        explain_nothing: Callable[[Kind], EmptyBufferError],
+        *,
+        min_size: int = 1,
+        final_observations: bool = True,
+    ) -> None:
+        self._table = table
+        self._storage = storage
+        self.kind = kind
+        self._lock = lock
+        self._draws = EpisodeDraws(
+            table, kind, lock, explain_nothing, min_size=min_size, final_observations=final_observations
+        )
+        self._fields = tuple(fields)
+        window = kind.window
+        self._plain = window is not None and window.is_plain
+        # Steps of a window's frames relative to the drawn one.
+        self._offsets = np.arange(0) if window is None else np.arange(-window.burn_in, window.num_steps)
+
+    @property
+    def sample_bytes(self) -> int | None:
+        """Bytes of the items of one sample; None where they differ."""
+        return None if self.kind.window is None else self._storage.frame_bytes * self.kind.window.length
+
+    def draw(self, rng: np.random.Generator, num: int) -> Drawn:
+        """Draws `num` samples with replacement, by the kind's law.
+
+        Raises:
+          EmptyBufferError: fewer than `min_size` frames are held, or there is nothing of this kind.
+        """
+        keys, chances = self._draws.draw(rng, num)
+        for _ in range(_ROUNDS_BEFORE_LOCK):
+            read = self._read(keys)
+            if read.stale is None:
+                return Drawn(keys, chances, *read[:3])
+            stale = np.flatnonzero(read.stale)
+            keys[stale], chances[stale] = self._draws.draw(rng, len(stale))
+        with self._lock:
+            keys, chances = self._draws.draw(rng, num, lock_held=True)
+            return Drawn(keys, chances, *self._read(keys)[:3])
+
+    def positions(self, keys: Array) -> Array:
+        """Where `EpisodeUsage` marks these draws."""
+        slots = (keys >> STEP_BITS) % self._table.capacity
+        if self.kind.window is None:
+            return slots + self._storage.zero_row  # after all rows
+        return self._table.pages.rows(self._table.bases[slots], (keys & STEP_MASK)[:, None])[:, 0]
+
+    def _read(self, keys: Array) -> _Read:
+        table, pages = self._table, self._table.pages
+        slots = (keys >> STEP_BITS) % table.capacity
+        bases = table.bases.take(slots)
+        if self._plain:
+            ids = keys[:, None] + self._offsets
+            rows = pages.rows(bases, ids & STEP_MASK)
+            leaves = self._storage.gather(rows)
+            wrong = pages.tags.take(rows) != ids
+            return _Read(ids, None, leaves, wrong.any(axis=1) if wrong.any() else None)
+        steps, mask = self._extents(keys, table.states.take(slots) >> FLAG_BITS)
+        ids = np.where(mask, (keys - (keys & STEP_MASK))[:, None] + steps, NO_ID)
+        rows = np.where(mask, pages.rows(bases, np.maximum(steps, 0)), self._storage.zero_row)
+        leaves = self._storage.gather(rows)
+        wrong = (pages.tags.take(rows) != ids) & mask
+        # Of a sample that is there at least the drawn frame is real.
+        missing = ~mask[:, 0 if self.kind.window is None else self.kind.window.burn_in]
+        if not (wrong.any() or missing.any()):
+            return _Read(ids, mask, leaves, None)
+        return _Read(ids, mask, leaves, wrong.any(axis=1) | missing)
+
+    def _extents(self, keys: Array, lengths: Array) -> tuple[Array, Array]:
+        """Steps of the samples' frames within their episodes, and which of these are real, `[n, T]` each."""
+        window = self.kind.window
+        if window is None:
+            steps = np.broadcast_to(np.arange(max(1, int(lengths.max()))), (len(keys), max(1, int(lengths.max()))))
+            return steps, steps < lengths[:, None]
+        steps = (keys & STEP_MASK)[:, None] + self._offsets
+        return steps, (steps >= 0) & (steps < lengths[:, None])
+
+    # Graph
+
+    @tf.autograph.experimental.do_not_convert
+    def draw_in_graph(self, num: int, seed: tf.Tensor) -> Drawn:
+        """`draw` as graph ops; `seed` is int64 `[2]`, and equal seeds give equal draws.
+
+        XLA would merge the reads and deliver torn rows. Its clustering is kept out of each of them
+        (`uncompiled`); an explicit `jit_compile=True` fails on the callback.
+        """
+        (keys, chances), enough = self._draws.draw_in_graph(num, seed)
+
+        def read() -> list[tf.Tensor]:
+            drawn, stale = self._read_in_graph(tf.ensure_shape(keys, [num]), tf.ensure_shape(chances, [num]))
+            return tf.cond(tf.reduce_any(stale), lambda: self._leave_to_numpy(num, seed), lambda: _flat(drawn))
+
+        flat = tf.cond(enough, read, lambda: self._leave_to_numpy(num, seed))
+        return self._shaped(flat, num)
+
+    def gather_in_graph(self, keys: tf.Tensor, num_before: tf.Tensor, num_after: tf.Tensor) -> tuple[Drawn, tf.Tensor]:
+        """Samples planned before, and which of them (bool `[n]`) are still held; arguments int64 `[n]`."""
+        zeros = tf.zeros(tf.shape(keys), tf.float32)
+        drawn, stale = self._read_in_graph(keys, zeros, extents=(num_before, num_after))
+        return drawn, ~stale
+
+    def positions_in_graph(self, keys: tf.Tensor) -> tf.Tensor:
+        """`positions` as graph ops."""
+        slots = tf.bitwise.right_shift(keys, tf.constant(STEP_BITS, tf.int64)) % self._table.capacity
+        if self.kind.window is None:
+            return slots + self._storage.zero_row
+        steps = tf.bitwise.bitwise_and(keys, tf.constant(STEP_MASK, tf.int64))
+        with uncompiled():
+            return self._table.pages.rows_in_graph(self._table.bases_in_graph(slots), steps[:, None])[:, 0]
+
+    def _read_in_graph(
+        self, keys: tf.Tensor, chances: tf.Tensor, extents: tuple[tf.Tensor, tf.Tensor] | None = None
+    ) -> tuple[Drawn, tf.Tensor]:
+        table, pages, window = self._table, self._table.pages, self.kind.window
+        slots = tf.bitwise.right_shift(keys, tf.constant(STEP_BITS, tf.int64)) % table.capacity
+        with uncompiled():
+            bases = table.bases_in_graph(slots)
+            states = None if self._plain or extents is not None else table.states_in_graph(slots)
+        first_step = tf.bitwise.bitwise_and(keys, tf.constant(STEP_MASK, tf.int64))
+        mask, offsets = None, self._offsets
+        if extents is None and states is not None:
+            extents = first_step, states // (1 << FLAG_BITS) - first_step
+        if extents is not None:
+            num_before, num_after = extents
+            if window is None:
+                offsets = tf.range(tf.maximum(tf.reduce_max(num_after), 1))
+            mask = (offsets >= -num_before[:, None]) & (offsets < num_after[:, None])
+        steps = first_step[:, None] + offsets
+        ids = keys[:, None] + offsets
+        with uncompiled():
+            rows = pages.rows_in_graph(bases, tf.maximum(steps, 0))
+        if mask is not None:
+            ids = tf.where(mask, ids, tf.constant(NO_ID, tf.int64))
+            rows = tf.where(mask, rows, tf.constant(self._storage.zero_row, tf.int64))
+        leaves, tags = self._gather_in_graph(rows)
+        wrong = tf.not_equal(tags, ids)
+        stale = tf.reduce_any(wrong if mask is None else wrong & mask, axis=1)
+        if mask is not None:
+            # Of a sample that is there at least the drawn frame is real.
+            stale |= ~mask[:, 0 if window is None else window.burn_in]
+        return Drawn(keys, chances, ids, mask, leaves), stale
+
+    def _gather_in_graph(self, rows: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Leaves of these rows `[n, T]`, and what their tags were afterwards."""
+        # Where both axes are known only at run time, one of them is taken apart.
+        flat = rows if rows.shape[1] is not None else tf.reshape(rows, [-1])
+        with uncompiled():
+            records = self._storage.gather_records_in_graph(flat)
+            with tf.control_dependencies(records):
+                tags = self._table.pages.tags_in_graph(rows)
+        leaves = self._storage.split_records_in_graph(records)
+        if flat is not rows:
+            outer = tf.shape(rows)
+            leaves = [tf.reshape(leaf, tf.concat([outer, leaf.shape[1:]], 0)) for leaf in leaves]
+        return leaves, tags
+
+    def _leave_to_numpy(self, num: int, seed: tf.Tensor) -> list[tf.Tensor]:
+        def draw(sampler: EpisodeSampler, seed: Array) -> list[Array]:
+            return sampler._draw_for_graph(num, seed)
+
+        dtypes = [tf.int64, tf.float32, tf.int64, *([] if self._plain else [tf.bool])]
+        return call_weakly(self, draw, [seed], [*dtypes, *(field.dtype for field in self._fields)])
+
+    def _draw_for_graph(self, num: int, seed: Array) -> list[Array]:
+        drawn = self.draw(np.random.default_rng(seed.view(np.uint64)), num)
+        leaves = [tensor.numpy() for tensor in self._storage.to_tensors(drawn.leaves)]
+        return [drawn.keys, drawn.chances, drawn.ids, *([] if drawn.mask is None else [drawn.mask]), *leaves]
+
+    def _shaped(self, flat: Sequence[tf.Tensor], num: int) -> Drawn:
+        length = None if self.kind.window is None else self.kind.window.length
+        keys, chances, ids, *rest = flat
+        mask = None if self._plain else tf.ensure_shape(rest.pop(0), [num, length])
+        leaves = [
+            tf.ensure_shape(leaf, [num, length, *field.shape]) for leaf, field in zip(rest, self._fields, strict=True)
+        ]
+        return Drawn(
+            tf.ensure_shape(keys, [num]),
+            tf.ensure_shape(chances, [num]),
+            tf.ensure_shape(ids, [num, length]),
+            mask,
+            leaves,
+        )
+
+
+def _flat(drawn: Drawn) -> list[Any]:
+    """What a branch of a graph returns, as one list."""
+    return [drawn.keys, drawn.chances, drawn.ids, *([] if drawn.mask is None else [drawn.mask]), *drawn.leaves]

@@ -1,0 +1,313 @@
+"""Which episodes are held, how long they are, and how many samples of each kind they hold.
+
+Episodes have the ids 0, 1, 2, ... in the order in which they began. Those held are the ids from `oldest` to
+`next_id`; episode `e` has slot `(e + 1) % capacity`. They go oldest first, whole. An episode may hold no frame yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import tensorflow as tf
+
+from .episode_kinds import COMPLETED, FINAL, FINISHED, FLAG_BITS, Kind, lengths_of, state_of
+from .episode_pages import STEP_BITS, EpisodePages, frame_id
+from .episode_usage import EpisodeUsage
+from .memory import SharedMemory, allocate
+from .nests import Array
+from .storage import FrameStorage
+
+OLDEST, NEXT, FRAMES = 0, 1, 2
+
+# Slots: state, base and number of pages of each.
+SLOT_BYTES = 24
+
+
+class KindCount:
+    """The sum of a kind's weights over all episodes held, kept current by the writer."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self._memory = SharedMemory((1,), np.int64)
+
+    @property
+    def value(self) -> int:
+        """The sum as of now."""
+        return int(self._memory.array[0])
+
+    @value.setter
+    def value(self, value: int) -> None:
+        self._memory.array[0] = value
+
+    def in_graph(self) -> tf.Tensor:
+        """`value` in a graph, int64 `[]`."""
+        return tf.gather(self._memory.in_graph(), 0)
+
+
+class EpisodeTable:
+    """The episodes held; the caller serialises everything that writes.
+
+    Args:
+      capacity: episodes held at most.
+      pages: where their frames lie.
+      storage: the frames themselves.
+      usage: told what is evicted.
+    """
+
+    def __init__(self, capacity: int, pages: EpisodePages, storage: FrameStorage, usage: EpisodeUsage) -> None:
+        self.capacity = capacity
+        self.pages = pages
+        self.storage = storage
+        self._usage = usage
+        self._shared_states = SharedMemory((capacity,), np.int64)
+        self.states = self._shared_states.array
+        self._shared_bases = SharedMemory((capacity,), np.int64)
+        self.bases = self._shared_bases.array
+        self._nums_pages = allocate((capacity,), np.int64)
+        self._shared_cursors = SharedMemory((3,), np.int64)
+        self._cursors = self._shared_cursors.array
+        self._counts: dict[Kind, KindCount] = {}
+        self._metadata: dict[int, Mapping[str, Any]] = {}
+        # Python's own copies of the cursors: reading them costs less.
+        self.oldest = 0
+        self.next_id = 0
+        self.num_frames = 0
+        # Frames ever added, and episodes that left unfinished, since the last `clear`.
+        self.num_added = 0
+        self.num_evicted = 0
+
+    # What is held
+
+    def slot(self, episode: Any) -> Any:
+        """Slot of these episodes."""
+        return (episode + 1) % self.capacity
+
+    def holds(self, episode: int) -> bool:
+        """Whether this episode is held."""
+        return self.oldest <= episode < self.next_id
+
+    def ids(self) -> Array:
+        """Ids of the episodes held, oldest first."""
+        return np.arange(self.oldest, self.next_id)
+
+    def states_of(self, episodes: Array) -> Array:
+        """States of these episodes, which are held; a copy."""
+        return self.states[self.slot(episodes)]
+
+    def length(self, episode: int) -> int:
+        """Frames of an episode that is held."""
+        return int(self.states[(episode + 1) % self.capacity]) >> FLAG_BITS
+
+    def rows_of(self, episode: int) -> Array:
+        """Rows of an episode's frames, oldest first."""
+        slot = (episode + 1) % self.capacity
+        steps = np.arange(int(self.states[slot]) >> FLAG_BITS)
+        return self.pages.rows(self.bases[slot : slot + 1], steps[None])[0]
+
+    def count(self, kind: Kind) -> KindCount:
+        """The running count of a kind; the first call for a kind adds it up."""
+        count = self._counts.get(kind)
+        if count is None:
+            count = KindCount(kind)
+            count.value = int(kind.weights(self.states_of(self.ids())).sum())
+            self._counts[kind] = count
+        return count
+
+    def metadata(self, episode: int) -> Mapping[str, Any]:
+        """What `set_metadata` was given for an episode."""
+        return self._metadata.get(episode, {})
+
+    def set_metadata(self, episode: int, metadata: Mapping[str, Any]) -> None:
+        """Keeps something beside an episode that is held, for as long as it is."""
+        self._metadata[episode] = metadata
+
+    # Writing
+
+    def begin(self, num: int) -> Array:
+        """Ids of `num` new episodes, without frames; the oldest leave when there are too many."""
+        first = self.next_id
+        self.evict_until(first + num - self.capacity)
+        self.states[self.slot(np.arange(first, first + num))] = 0
+        self.next_id = first + num
+        self._cursors[NEXT] = self.next_id
+        return np.arange(first, first + num)
+
+    def evict_until(self, oldest: int) -> None:
+        """Evicts the episodes before `oldest`."""
+        while self.oldest < min(oldest, self.next_id):
+            self.evict_oldest()
+
+    def evict_oldest(self) -> None:
+        """Evicts the oldest episode, whole."""
+        episode, slot = self.oldest, (self.oldest + 1) % self.capacity
+        self.oldest += 1
+        self._cursors[OLDEST] = self.oldest
+        self.num_evicted += self.drop_frames(episode)
+        self.states[slot] = 0
+        self._metadata.pop(episode, None)
+
+    def drop_frames(self, episode: int) -> int:
+        """An episode that is held loses its frames and becomes one without any; returns how many they were."""
+        slot = (episode + 1) % self.capacity
+        state = int(self.states[slot])
+        length = state >> FLAG_BITS
+        if not state:
+            return 0
+        for count in self._counts.values():
+            count.value -= count.kind.weight(state)
+        if length:
+            self._usage.count_evicted(self.rows_of(episode), slot)
+            self.pages.release(int(self.bases[slot]), int(self._nums_pages[slot]))
+        self._nums_pages[slot] = 0
+        self.states[slot] = 0
+        self._set_num_frames(self.num_frames - length)
+        return length
+
+    def take_out(self, episode: int) -> None:
+        """An episode that is held loses its frames, and gets no others: their ids are taken."""
+        self.num_evicted += self.drop_frames(episode)
+        self.states[(episode + 1) % self.capacity] = FINISHED
+
+    def write_frame(self, episode: int, leaves: Sequence[Array], flags: int) -> int:
+        """Appends one frame, leaves `[1, ...]`, and sets flags; returns its id."""
+        slot, pages = (episode + 1) % self.capacity, self.pages
+        old = int(self.states[slot])
+        step = old >> FLAG_BITS
+        added = None
+        if step & (pages.page_rows - 1) == 0:
+            added = self._extend(slot, step, step + 1)
+        try:
+            row = pages.row(int(self.bases[slot]), step)
+            self.storage.write(slice(row, row + 1), leaves)
+        except BaseException:
+            self._take_back(slot, added)
+            raise
+        pages.tags[row] = identity = frame_id(episode, step)
+        new = old + (1 << FLAG_BITS) | flags
+        for count in self._counts.values():
+            count.value += count.kind.weight(new) - count.kind.weight(old)
+        self.states[slot] = new
+        if added is not None:
+            pages.show(added)
+        self.num_added += 1
+        self._set_num_frames(self.num_frames + 1)
+        return identity
+
+    def write(self, ids: Array, leaves: Sequence[Array], episodes: Array, nums: Array, flags: Array) -> None:
+        """Appends frames to episodes that are held, and sets flags.
+
+        Args:
+          ids: of the frames, int64 `[m]`, in the order of the leaves; each episode's own continue it.
+          leaves: `[m, ...]`.
+          episodes: those that get frames, each once, int64 `[n]`.
+          nums: how many frames each gets, int64 `[n]`.
+          flags: to be set in each, int64 `[n]`.
+        """
+        slots = self.slot(episodes)
+        old = self.states[slots]
+        lengths = lengths_of(old)
+        added: list[tuple[int, Array]] = []
+        try:
+            full = self.pages.pages_for(lengths + nums) > self.pages.pages_for(lengths)
+            for slot, length, num in zip(
+                slots[full].tolist(), lengths[full].tolist(), nums[full].tolist(), strict=True
+            ):
+                added.append((slot, self._extend(slot, length, length + num)))
+            frame_slots = (ids >> STEP_BITS) % self.capacity
+            rows = self.pages.rows(self.bases[frame_slots], (ids & ((1 << STEP_BITS) - 1))[:, None])[:, 0]
+            self.storage.write(cast(slice, rows), leaves)  # NumPy assigns to an array of rows as well
+        except BaseException:
+            for slot, fresh in added:
+                self._take_back(slot, fresh)
+            raise
+        self.pages.tags[rows] = ids
+        self._set_states(slots, old, state_of(lengths + nums, (old & 7) | flags))
+        if added:
+            self.pages.show(np.concatenate([fresh for _, fresh in added]))
+        self.num_added += len(ids)
+        self._set_num_frames(self.num_frames + len(ids))
+
+    def set_flags(self, episodes: Array, flags: int) -> None:
+        """Sets flags of episodes that are held, int64 `[n]`, each once."""
+        slots = self.slot(episodes)
+        old = self.states[slots]
+        self._set_states(slots, old, old | flags)
+
+    def finish(self, episodes: Array) -> None:
+        """No frame is to come for these episodes, which are held."""
+        self.set_flags(episodes, COMPLETED | FINISHED)
+
+    def clear(self) -> None:
+        """Holds nothing; ids go on, so that one from before never means something from after."""
+        self.oldest = self.next_id
+        self._cursors[OLDEST] = self.oldest
+        for count in self._counts.values():
+            count.value = 0
+        self._usage.clear(self.pages.num_rows_touched)
+        self.pages.clear()
+        self.states[:] = 0
+        self._nums_pages[:] = 0
+        self._metadata.clear()
+        self._set_num_frames(0)
+        self.num_added = self.num_evicted = 0
+
+    def pages_needed(self, lengths: Array, nums: Array) -> int:
+        """Pages that episodes of these lengths take when so many frames are added to each."""
+        return int((self.pages.pages_for(lengths + nums) - self.pages.pages_for(lengths)).sum())
+
+    def _set_states(self, slots: Array, old: Array, new: Array) -> None:
+        for count in self._counts.values():
+            count.value += int(count.kind.weights(new).sum() - count.kind.weights(old).sum())
+        self.states[slots] = new
+
+    def _extend(self, slot: int, length: int, new_length: int) -> Array:
+        """Pages for an episode that needs more of them."""
+        pages = self.pages
+        have, needed = int(pages.pages_for(length)), int(pages.pages_for(new_length))
+        added = pages.take(needed - have)
+        base = int(self.bases[slot])
+        try:
+            base = pages.extend(base, have, added)
+        except MemoryError:
+            self._compact()
+            base = pages.extend(int(self.bases[slot]), have, added)
+        self.bases[slot] = base
+        self._nums_pages[slot] = needed
+        return added
+
+    def _take_back(self, slot: int, added: Array | None) -> None:
+        """Undoes `_extend`. The list keeps its room."""
+        if added is None:
+            return
+        num_pages = int(self._nums_pages[slot])
+        self.pages.give_back(int(self.bases[slot]), num_pages, added)
+        self._nums_pages[slot] = num_pages - len(added)
+
+    def _compact(self) -> None:
+        slots = np.flatnonzero(self._nums_pages)
+        self.bases[slots] = self.pages.compact(self.bases[slots], self._nums_pages[slots])
+
+    def _set_num_frames(self, num: int) -> None:
+        self.num_frames = num
+        self._cursors[FRAMES] = num
+
+    # Graph
+
+    def cursors_in_graph(self) -> tf.Tensor:
+        """`oldest`, `next_id` and `num_frames`, int64 `[3]`, gathered."""
+        return tf.gather(self._shared_cursors.in_graph(), [OLDEST, NEXT, FRAMES])
+
+    def states_in_graph(self, slots: tf.Tensor) -> tf.Tensor:
+        """States in these slots."""
+        return tf.gather(self._shared_states.in_graph(), slots)
+
+    def bases_in_graph(self, slots: tf.Tensor) -> tf.Tensor:
+        """Bases of the lists of pages in these slots."""
+        return tf.gather(self._shared_bases.in_graph(), slots)
+
+
+def flags_of(completed: Array, finished: Array, final: Array) -> Array:
+    """Flags as a state has them, int64, the arguments' common shape."""
+    return completed * COMPLETED | finished * FINISHED | final * FINAL

@@ -1,0 +1,791 @@
+"""The in-process buffer of episodes: whole ones, or windows of them, kept and evicted by the episode."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from .adds import Adds
+from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer, check_count, check_parallel_calls
+from .callbacks import call_weakly
+from .episode_dataset import bucket_boundaries, graph_info, pad_batches, pad_in_buckets, random_dataset
+from .episode_ends import EpisodeRule, FinalFrame
+from .episode_ids import EpisodeIds, Episodes
+from .episode_kinds import COMPLETED, FINISHED, FLAG_BITS, Draw, Kind, lengths_of
+from .episode_marks import FrameMarker
+from .episode_pages import STEP_BITS, STEP_MASK, EpisodePages, reserve_pages
+from .episode_passes import EpisodePassPlanner, pass_dataset
+from .episode_sampler import EpisodeSampler
+from .episode_table import EpisodeTable
+from .episode_usage import EpisodeUsage
+from .episode_writer import EpisodeWriter
+from .memory import copy_to_tensor
+from .nests import Array, Nest
+from .priorities import check_keys, check_priorities
+from .spec import DataSpec, ItemChecker
+from .stats import BufferStats, WindowCount
+from .storage import FrameStorage
+from .windows import Window, resolve_window
+
+# Streams of random numbers derived from one seed.
+_SAMPLE_STREAM, _DATASET_STREAM, _GRAPH_STREAM = 0, 1, 2
+
+
+class Episode(NamedTuple):
+    """One episode of a buffer, as `episodes()` gives it and `extend()` takes it.
+
+    Attributes:
+      items: its frames, leaves `[L, ...]`, NumPy arrays.
+      metadata: what `set_metadata` was given for it.
+      episode_id: its id.
+      ids: its frames' ids, int64 `[L]`.
+      completed: its last real transition is in.
+      finished: no frame is to come.
+
+    >>> Episode({"obs": np.zeros([3, 2])}, {"seed": 7}).metadata
+    {'seed': 7}
+    """
+
+    items: Items
+    metadata: Mapping[str, Any] = {}
+    episode_id: int = -1
+    ids: Any = None
+    completed: bool = True
+    finished: bool = True
+
+
+class EpisodicReplayBuffer(ReplayBuffer):
+    """Keeps the newest `capacity` episodes, and gives them back whole or as windows.
+
+    Each of `B` streams builds an episode of its own, which can be drawn while it grows. When there are
+    too many episodes, or too many frames, the oldest leave: whole, in the order in which they began. If one of them is
+    still being written, it goes as well, and its stream's next frame begins a new one (this is logged).
+
+    Frames lie in NumPy memory that TensorFlow reads without a copy. Without `max_frames` address space for half of
+    the machine's memory is reserved, and committed as it fills.
+
+    What is drawn, and with what chance (`info.probabilities`):
+
+    | asked for | `draw` | chance |
+    | --- | --- | --- |
+    | windows (`num_steps`, `window`) | `"windows"`, the default | the same for each window |
+    | | `"episodes"` | the same for each episode that has one, then for each of its windows |
+    | | `"length"`, as TF-Agents | episodes by their frames, then the same for each window of one |
+    | whole episodes | `"episodes"`, the default | the same for each episode |
+    | | `"length"` | by their frames |
+
+    Args:
+      data_spec: nest of `tf.TensorSpec` of one frame; fixed-width dtypes, static shapes.
+      capacity: episodes held at most.
+      completed_only: draw (and visit in passes) only episodes whose last real transition is in: in a `Trajectory`
+        that is where `next_step_type` is LAST; the boundary frame that follows joins the episode.
+      buffer_size: TF-Agents' argument, without meaning here: draws are live.
+      name_prefix: TF-Agents' argument, without meaning here.
+      device: TF-Agents' argument; storage is on the CPU, anything else is refused.
+      seed: makes `sample` and `as_dataset` repeat exactly; None: they differ in each run.
+      begin_episode_fn: `items -> bool [B]` (`[B, T]` in `add_sequence`), or one bool for all: the frame begins an
+        episode. Default: where `step_type` is FIRST or `is_first` holds.
+      end_episode_fn: the same: with the frame the episode is complete. Where nothing tells beginnings it also ends.
+      dataset_drop_remainder: in passes, leave out a last batch of fewer than `sample_batch_size`, and without
+        `sample_batch_size` windows of fewer than `num_steps`.
+      dataset_window_shift: frames from one window's start to the next in an ordered pass with
+        `num_steps`; None: `num_steps`, so that windows do not overlap.
+      batch_size: `B`, streams that `add_batch` writes side by side.
+      max_frames: frames held at most, in all episodes together.
+      end_of_episode_fn: `items -> bool [B]`: the frame is its episode's last, for specs that do not tell it.
+      final_frame: `'auto'`, `'observation'` or `'ordinary'`: whether an episode's last frame
+        is only a final observation, which starts no window (`episode_ends.py`).
+      min_size_to_sample: frames that must be held before anything can be drawn.
+      cast: convert input within its kind (float64 to float32) instead of refusing it.
+
+    Raises:
+      TypeError: a count is no int, or a function cannot be called.
+      ValueError: a count is below 1; `capacity` or `max_frames` is below `batch_size`.
+      ValueError: `device` is no CPU, or `seed` no int of at least 0.
+      ValueError: the capacity does not fit into memory.
+      TypeError, ValueError: as `DataSpec` and `EpisodeRule` raise them.
+
+    >>> buffer = EpisodicReplayBuffer({"obs": tf.TensorSpec([], tf.int32)}, capacity=2, seed=0)
+    >>> for length in (4, 2, 3):
+    ...     ends = np.arange(length)[None] == length - 1
+    ...     _ = buffer.add_sequence({"obs": np.arange(length, dtype=np.int32)[None]}, end_of_episode=ends)
+    >>> buffer.gather_all()["obs"].numpy().tolist()
+    [[0, 1, 0, 1, 2]]
+    >>> items, info = next(iter(buffer.as_dataset(2, single_deterministic_pass=True)))
+    >>> items["obs"].numpy().tolist(), info.mask.numpy().sum(axis=1).tolist()
+    ([[0, 1, 0], [0, 1, 2]], [2, 3])
+    """
+
+    def __init__(
+        self,
+        data_spec: Nest,
+        capacity: int = 1000,
+        completed_only: bool = False,
+        buffer_size: int = 8,
+        name_prefix: str = "EpisodicReplayBuffer",
+        device: str = "cpu:*",
+        seed: int | None = None,
+        begin_episode_fn: Callable[[Nest], Any] | None = None,
+        end_episode_fn: Callable[[Nest], Any] | None = None,
+        dataset_drop_remainder: bool = False,
+        dataset_window_shift: int | None = None,
+        *,
+        batch_size: int = 1,
+        max_frames: int | None = None,
+        end_of_episode_fn: Callable[[Nest], Any] | None = None,
+        final_frame: FinalFrame = "auto",
+        min_size_to_sample: int = 1,
+        cast: bool = False,
+    ) -> None:
+        check_count("capacity", capacity)
+        check_count("buffer_size", buffer_size)
+        check_count("dataset_window_shift", dataset_window_shift, optional=True)
+        check_count("batch_size", batch_size)
+        check_count("max_frames", max_frames, optional=True)
+        check_count("min_size_to_sample", min_size_to_sample)
+        if seed is not None and (isinstance(seed, bool) or not hasattr(seed, "__index__") or seed < 0):
+            raise ValueError(f"seed must be an int of at least 0, or None, got {seed!r}.")
+        for name, value in (("capacity", capacity), ("max_frames", max_frames)):
+            if value is not None and value < batch_size:
+                raise ValueError(
+                    f"{name} {value} is below batch_size {batch_size}: each stream has an episode; raise {name}."
+                )
+        if max_frames is not None and min_size_to_sample > max_frames:
+            raise ValueError(
+                f"min_size_to_sample {min_size_to_sample} is above max_frames {max_frames}: nothing could ever be "
+                "drawn; lower it or raise max_frames."
+            )
+        if "cpu" not in device.lower():
+            raise ValueError(
+                f"device {device!r}: storage stays on the CPU; leave device out, and copy batches to the "
+                "device with as_dataset(...).apply(tf.data.experimental.prefetch_to_device(device))."
+            )
+        self._spec = DataSpec(data_spec)
+        self._rule = EpisodeRule(self._spec, end_of_episode_fn, final_frame)
+        marker = FrameMarker(self._spec, self._rule, begin_episode_fn, end_episode_fn)
+        num_pages, page_rows, self._bytes_capacity = reserve_pages(self._spec.frame_bytes, int(capacity), max_frames)
+        self._pages = EpisodePages(num_pages, page_rows)
+        self._storage = FrameStorage(self._spec.fields, num_pages * page_rows)
+        self._usage = EpisodeUsage(num_pages * page_rows, int(capacity))
+        self._table = EpisodeTable(int(capacity), self._pages, self._storage, self._usage)
+        self._lock = threading.Lock()
+        self._writer = EpisodeWriter(marker, self._table, int(batch_size), max_frames, self._lock)
+        self._adds = Adds(
+            self._spec, ItemChecker(self._spec, int(batch_size), cast=cast), int(batch_size), self._writer
+        )
+        self._episode_ids = EpisodeIds(self._spec, marker, self._table, self._writer, self._lock, cast=cast)
+        self._marker = marker
+        self._closed = False
+        self._batch_size = int(batch_size)
+        self._completed_only = bool(completed_only)
+        self._max_frames = None if max_frames is None else int(max_frames)
+        self._drop_remainder = bool(dataset_drop_remainder)
+        self._window_shift = dataset_window_shift
+        self._min_size = int(min_size_to_sample)
+        self._seed = seed
+        self._rng = np.random.default_rng(None if seed is None else [seed, _SAMPLE_STREAM])
+        self._num_seeds = 0
+        self._samplers: dict[Kind, EpisodeSampler] = {}
+        self.name_prefix = name_prefix
+
+    @property
+    def data_spec(self) -> Nest:
+        return self._spec.nest
+
+    @property
+    def batch_size(self) -> int:
+        return self._batch_size
+
+    @property
+    def capacity(self) -> int:
+        return self._table.capacity
+
+    @property
+    def capacity_unit(self) -> Literal["episodes"]:
+        return "episodes"
+
+    @property
+    def max_frames(self) -> int | None:
+        """Frames held at most; None: as many as memory was reserved for."""
+        return self._max_frames
+
+    def __len__(self) -> int:
+        return self._table.num_frames
+
+    def num_frames(self) -> tf.Tensor:
+        """Frames held now, int64 `[]`: a tensor, so that inside a `tf.function` it stays live."""
+        if tf.executing_eagerly():
+            return tf.constant(self._table.num_frames, tf.int64)
+        return self._table.cursors_in_graph()[2]
+
+    # Writing
+
+    def add_batch(
+        self, items: Items, episode_ids: Ids = None, *, end_of_episode: Any = None, priorities: Any = None
+    ) -> Ids:
+        """Stores one frame of each stream; or, with `episode_ids`, one frame in each of these episodes.
+
+        Args:
+          items: nest matching `data_spec`, leaves `[B, ...]` (`[n, ...]` with `episode_ids`): NumPy arrays,
+            eager tensors, or inside a `tf.function` symbolic tensors. Copied.
+          episode_ids: int64 `[n]`, as in TF-Agents: what `create_episode_ids` or the last call returned.
+          end_of_episode: bool `[B]`, marks ends that the items do not tell.
+          priorities: `[B]`, checked as every buffer checks them; draws do not depend on them.
+
+        Returns:
+          The frames' ids, int64 `[B]`; with `episode_ids` the ids of the episodes that they went to, `[n]`:
+          another one where an episode began; unchanged where it is gone, and then the frame is dropped and
+          this is logged.
+
+        Raises:
+          ValueError: the items do not match `data_spec`; the message names the field. Nothing is stored.
+          ValueError: `end_of_episode` or `priorities` does not fit, or stands beside `episode_ids`. Nothing is stored.
+          ValueError: what open episodes would hold does not fit. Nothing is stored.
+          ValueError: the buffer is closed.
+        """
+        if episode_ids is None:
+            return self._adds.add_batch(items, end_of_episode, priorities)
+        _refuse_beside_ids(end_of_episode, priorities)
+        return self._episode_ids.add_batch(items, episode_ids)
+
+    def add_sequence(
+        self, items: Items, episode_id: Ids = None, *, end_of_episode: Any = None, priorities: Any = None
+    ) -> Ids:
+        """Stores `T` frames of each stream; or, with `episode_id`, `T` frames of that episode.
+
+        Args:
+          items: nest matching `data_spec`, leaves `[B, T, ...]` (`[T, ...]` with `episode_id`). `T` may be 0.
+          episode_id: int64 `[]`, as in TF-Agents.
+          end_of_episode: bool `[B, T]`.
+          priorities: `[B, T]`, checked; draws do not depend on them.
+
+        Returns:
+          The frames' ids, int64 `[B, T]`; with `episode_id` the id of the episode that the last frame went to.
+
+        Raises:
+          ValueError: as `add_batch`; also where fields disagree about `T`. Nothing is stored.
+        """
+        if episode_id is None:
+            return self._adds.add_sequence(items, end_of_episode, priorities)
+        _refuse_beside_ids(end_of_episode, priorities)
+        return self._episode_ids.add_sequence(items, episode_id)
+
+    def end_stream(self, b: int | None = None) -> None:
+        """Stream `b` (None: all of them) stops here: its episode gets no more frames.
+
+        Its last frame stays an ordinary one without a successor: truncated.
+
+        Raises:
+          ValueError: there is no stream `b`.
+        """
+        if b is not None and not 0 <= b < self.batch_size:
+            raise ValueError(f"there is no stream {b}: this buffer has streams 0 to {self.batch_size - 1}.")
+        with self._lock:
+            self._check_open()
+            self._writer.end_stream(b)
+
+    def extend(self, episodes: Iterable[Any]) -> Array:
+        """Stores whole episodes; streams that are being written do not notice.
+
+        Args:
+          episodes: nests that match `data_spec`, leaves `[L, ...]`; or `Episode`s, whose metadata comes along:
+            also those of another buffer's `episodes()`. Each is stored as one that is over, however it ends.
+
+        Returns:
+          The episodes' ids, int64 `[n]`.
+
+        Raises:
+          ValueError: as `add_sequence`; or an episode has no frame, or an end inside. Those before it are stored.
+        """
+        given = []
+        for episode in episodes:
+            items, metadata = (episode.items, episode.metadata) if isinstance(episode, Episode) else (episode, {})
+            given.append(self._episode_ids.add_whole(items, metadata))
+        return np.array(given, np.int64)
+
+    # Reading
+
+    def as_dataset(
+        self,
+        sample_batch_size: int | None = None,
+        num_steps: int | None = None,
+        num_parallel_calls: int | None = None,
+        sequence_preprocess_fn: Callable[[Any], Any] | None = None,
+        single_deterministic_pass: bool = False,
+        *,
+        window: Window | None = None,
+        epochs: int | None = None,
+        draw: Draw | None = None,
+        buckets: Any = None,
+    ) -> tf.data.Dataset:
+        """A live dataset of `(items, BufferInfo)`; lists in `data_spec` come out as tuples.
+
+        By default it never ends: each sample is drawn with replacement from what is held at the time of the draw.
+        A batch of windows was drawn at most 24 batches before it is delivered (5 where it has 1 MB and more), one of
+        whole episodes 5; with `num_parallel_calls` n n + 1 calls of 8 (1) batches more; without
+        `sample_batch_size` an element is drawn when it is asked for.
+
+        Args:
+          sample_batch_size: `B`; None: elements without a `B` axis.
+          num_steps: `T`, the same as `window=Window(T)`; neither of them: whole episodes `[L, ...]`, in batches
+            padded to the longest: `[B, L, ...]`, with zeros, ids -1 and mask False.
+          num_parallel_calls: of the map that draws; the order of elements does not change.
+          sequence_preprocess_fn: items of one sample, leaves `[T, ...]` -> items; applied to each before batching.
+          single_deterministic_pass: each episode or window once, the oldest episode first, then the end. What is there
+            is read at the first `next`; what is evicted meanwhile is skipped, counted in `stats` and logged. With
+            `num_steps` windows step by `dataset_window_shift or num_steps` in each episode; the last one of an
+            episode may be shorter (`[<= T, ...]`) unless `dataset_drop_remainder`. With `sample_batch_size` only
+            whole windows come, and frames left out are logged. With `window` every eligible start comes once.
+          window: see `Window`; `boundaries='ignore'` is refused: episodes are all there is.
+          epochs: draw without replacement: this many passes, each in an order of its own.
+          draw: the law, see the class; not for passes.
+          buckets: for batches of whole episodes: boundaries of lengths, a number of buckets, or `'auto'`. A batch
+            then holds episodes of one bucket. What is drawn waits until its bucket is full: none is lost, and
+            in the long run each comes as often as without buckets, but the order of draws is not kept, and
+            rare lengths wait long. Passes end with the batches that are not full.
+
+        Returns:
+          Leaves `[B, T, ...]`, `BufferInfo` as there. In a pass `probabilities` are 1 when ordered
+          and 1 / eligible when shuffled.
+
+        Raises:
+          TypeError: an argument has the wrong type.
+          ValueError: a size is below 1; two arguments that exclude each other are given.
+          tf.errors.InvalidArgumentError: at `next`: there is nothing of this kind; the message says why.
+        """
+        check_count("sample_batch_size", sample_batch_size, optional=True)
+        check_parallel_calls(num_parallel_calls)
+        check_count("epochs", epochs, optional=True)
+        wanted = resolve_window(num_steps, window)
+        if epochs is not None and single_deterministic_pass:
+            raise ValueError("give epochs (shuffled) or single_deterministic_pass (ordered), not both.")
+        is_pass = single_deterministic_pass or epochs is not None
+        if is_pass and draw is not None:
+            raise ValueError(f"draw={draw!r} is for random draws: a pass visits each once.")
+        boundaries = self._boundaries(buckets, sample_batch_size, wanted)
+        sampler = self._sampler(wanted, draw)
+        drop_remainder = self._drop_remainder or not is_pass
+        # Whole episodes are batched last where they are made one by one: by a function, by length, or in a pass.
+        single = sequence_preprocess_fn is not None or boundaries is not None or is_pass
+        if is_pass:
+            keep_short = num_steps is not None and single_deterministic_pass and sample_batch_size is None
+            keep_short = keep_short and not self._drop_remainder
+            shift = None if window is not None or num_steps is None or epochs else (self._window_shift or num_steps)
+            dataset = pass_dataset(
+                sampler,
+                self._pack_for_dataset,
+                self._plans(sampler.kind, shift, epochs, keep_short=keep_short),
+                self._usage,
+                keep_short=keep_short,
+                num_parallel_calls=num_parallel_calls,
+            )
+        else:
+            dataset = random_dataset(
+                sampler,
+                self._pack_for_dataset,
+                None if single else sample_batch_size,
+                self._next_seed(_DATASET_STREAM),
+                self._usage.graph_counter(),
+                num_parallel_calls=num_parallel_calls,
+            )
+        if sequence_preprocess_fn is not None:
+            dataset = dataset.map(lambda items, info: (sequence_preprocess_fn(items), info))
+        if sample_batch_size is None or not single:
+            return dataset
+        if wanted is not None:
+            return dataset.batch(sample_batch_size, drop_remainder=drop_remainder)
+        if boundaries is None:
+            return pad_batches(dataset, sample_batch_size, drop_remainder=drop_remainder)
+        return pad_in_buckets(dataset, sample_batch_size, boundaries, drop_remainder=drop_remainder)
+
+    def sample(
+        self,
+        sample_batch_size: int | None = None,
+        num_steps: int | None = None,
+        *,
+        window: Window | None = None,
+        draw: Draw | None = None,
+    ) -> tuple[Items, BufferInfo]:
+        """One draw at once: the low-latency path. Arguments, shapes and odds as `as_dataset`.
+
+        Inside a `tf.function` it is part of the graph and draws at each call.
+
+        Raises:
+          TypeError, ValueError: as `as_dataset`.
+          EmptyBufferError: there is nothing of this kind; the message says why, with numbers.
+        """
+        check_count("sample_batch_size", sample_batch_size, optional=True)
+        sampler = self._sampler(resolve_window(num_steps, window), draw)
+        num = sample_batch_size or 1
+        if not tf.executing_eagerly():
+            return self._sample_in_graph(sampler, sample_batch_size)
+        drawn = sampler.draw(self._rng, num)
+        self._usage.count_sampled(sampler.positions(drawn.keys))
+        ids = copy_to_tensor(drawn.ids)
+        if drawn.mask is None:
+            mask = tf.ones(drawn.ids.shape, tf.bool)
+        else:  # DLPack knows no bool.
+            mask = tf.cast(copy_to_tensor(drawn.mask.view(np.uint8)), tf.bool)
+        info = BufferInfo(ids, copy_to_tensor(drawn.chances), copy_to_tensor(drawn.keys), tf.ones([num]), mask)
+        items = self._spec.pack(self._storage.to_tensors(drawn.leaves))
+        if sample_batch_size is None:
+            return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), (items, info))
+        return items, info
+
+    def get(self, ids: Ids, num_steps: int | None = None) -> Items:
+        """The frames with these ids, or the windows that start at them.
+
+        Args:
+          ids: int64, of any shape `[...]`.
+          num_steps: None: leaves `[..., *field]`; `T`: leaves `[..., T, *field]`, within one episode.
+
+        Raises:
+          ValueError: an id is not held (evicted, cleared, or never given out).
+          ValueError: a window does not fit into its episode, or is not written yet.
+        """
+        window = resolve_window(num_steps, None)
+        given = check_keys(ids)
+        flat = given.reshape(-1)
+        wanted = flat[:, None] + np.arange(1 if window is None else window.num_steps)
+        with self._lock:
+            self._check_open()
+            rows = self._pages.rows(self._table.bases[(flat >> STEP_BITS) % self.capacity], wanted & STEP_MASK)
+            held = self._pages.tags.take(rows, mode="clip") == wanted
+            if not held[:, 0].all():
+                gone = ~held[:, 0]
+                raise ValueError(
+                    f"id {flat[gone][0]} of episode {int(self.episode_ids(flat[gone][0]))} is not held: episodes "
+                    f"{self._table.oldest} to {self._table.next_id - 1} are; {int(gone.sum())} of {len(flat)} ids are "
+                    "gone or were never given out."
+                )
+            if not held.all():
+                first = flat[~held.all(axis=1)][0]
+                raise ValueError(f"no window of {num_steps} frames starts at id {first}: its episode is shorter.")
+            leaves = self._storage.gather(rows)
+        shape = given.shape if window is None else (*given.shape, window.num_steps)
+        leaves = [leaf.reshape(*shape, *leaf.shape[2:]) for leaf in leaves]
+        return self._spec.pack(self._storage.to_tensors(leaves))
+
+    def update_priorities(self, keys: Any, priorities: Any = None, *, td_errors: Any = None) -> Any:
+        """Checks the values and tells how many keys are gone (an int; in a graph int64 `[]`); draws do not change.
+
+        So a training loop that writes priorities back runs on this buffer too.
+
+        Args:
+          keys: int64 `[n]`, `BufferInfo.keys`.
+          priorities: `[n]`, finite and at least 0.
+          td_errors: `[n]`, finite, instead of `priorities`.
+
+        Raises:
+          ValueError: not exactly one of `priorities` and `td_errors` is given.
+          ValueError: shapes differ, or a value is refused; the message names the position.
+        """
+        if tf.executing_eagerly():
+            return int(self._count_gone(keys, priorities, td_errors))
+        if (priorities is None) == (td_errors is None):
+            check_priorities(priorities, td_errors, ())  # tells what is wrong
+        is_raw = priorities is not None
+
+        def count(buffer: EpisodicReplayBuffer, keys: Array, values: Array) -> np.int64:
+            return buffer._count_gone(keys, values if is_raw else None, None if is_raw else values)
+
+        gone = call_weakly(self, count, [keys, priorities if is_raw else td_errors], tf.int64)
+        gone.set_shape([])
+        return gone
+
+    def gather_all(self) -> Items:
+        """Every frame held, the oldest episode first, leaves `[1, sum of lengths, ...]`, as in TF-Agents."""
+        with self._lock:
+            self._check_open()
+            held = [self._table.rows_of(episode) for episode in self._table.ids().tolist()]
+            if not self._table.num_frames:
+                return self._spec.pack([tf.zeros((1, 0, *field.shape), field.dtype) for field in self._spec.fields])
+            leaves = self._storage.gather(np.concatenate(held)[None])
+        return self._spec.pack(self._storage.to_tensors(leaves))
+
+    def episodes(self) -> Iterator[Episode]:
+        """The episodes held, oldest first; those that are evicted meanwhile are left out, new ones do not come.
+
+        >>> buffer = EpisodicReplayBuffer(tf.TensorSpec([], tf.int32), capacity=5)
+        >>> ids = buffer.extend([np.array([1, 2], np.int32), Episode(np.array([3], np.int32), {"seed": 7})])
+        >>> [(episode.items.tolist(), dict(episode.metadata)) for episode in buffer.episodes()]
+        [([1, 2], {}), ([3], {'seed': 7})]
+        """
+        with self._lock:
+            self._check_open()
+            held = self._table.ids().tolist()
+        for episode in held:
+            with self._lock:
+                state = int(self._table.states[self._table.slot(episode)]) if self._table.holds(episode) else 0
+                if state >> FLAG_BITS == 0:
+                    continue
+                leaves = self._storage.gather(self._table.rows_of(episode))
+                metadata = self._table.metadata(episode)
+            items = self._spec.pack([tensor.numpy() for tensor in self._storage.to_tensors(leaves)])
+            ids = ((episode + 1) << STEP_BITS) + np.arange(state >> FLAG_BITS)
+            yield Episode(items, metadata, episode, ids, bool(state & COMPLETED), bool(state & FINISHED))
+
+    def episode_ids(self, ids: Ids) -> Array:
+        """The episodes that frames belong to, int64, the shape of `ids`; -1 for padding.
+
+        Args:
+          ids: `info.ids` or `info.keys`, or what `add_batch` returned.
+        """
+        return np.maximum(check_keys(ids) >> STEP_BITS, 0) - 1
+
+    def set_metadata(self, episode_id: int, metadata: Mapping[str, Any]) -> None:
+        """Keeps a mapping beside an episode, for as long as the episode is held; it replaces the one before.
+
+        Raises:
+          ValueError: the episode is not held.
+        """
+        with self._lock:
+            self._check_open()
+            if not self._table.holds(int(episode_id)):
+                raise ValueError(
+                    f"episode {episode_id} is not held: {self._table.oldest} to {self._table.next_id - 1} are."
+                )
+            self._table.set_metadata(int(episode_id), dict(metadata))
+
+    def metadata(self, ids: Ids) -> list[Mapping[str, Any]]:
+        """For each of these frames what was kept beside its episode; empty where nothing was, or where it is gone.
+
+        Args:
+          ids: int64 `[n]`: `info.keys`, one for each sample.
+
+        >>> buffer = EpisodicReplayBuffer(tf.TensorSpec([], tf.int32), capacity=5)
+        >>> _ = buffer.extend([Episode(np.array([3, 4], np.int32), {"seed": 7})])
+        >>> buffer.metadata(buffer.sample(2, num_steps=1)[1].keys)
+        [{'seed': 7}, {'seed': 7}]
+        """
+        with self._lock:
+            return [self._table.metadata(episode) for episode in self.episode_ids(ids).reshape(-1).tolist()]
+
+    def clear(self) -> None:
+        """Empties the buffer and its counters; ids go on, so that an old key never means a new frame."""
+        with self._lock:
+            self._check_open()
+            self._table.clear()
+            self._writer.clear()
+
+    def stats(self) -> BufferStats:
+        """Counts, shares and bytes as of now; `fill_share` is of episodes, or of `max_frames` if that is higher."""
+        with self._lock:
+            table, usage = self._table, self._usage
+            num_episodes = int(np.count_nonzero(lengths_of(table.states_of(table.ids()))))
+            share = num_episodes / table.capacity
+            if self._max_frames is not None:
+                share = max(share, table.num_frames / self._max_frames)
+            return BufferStats(
+                frames=table.num_frames,
+                capacity=table.capacity,
+                capacity_unit="episodes",
+                fill_share=share,
+                added=table.num_added,
+                sampled=usage.sampled,
+                evicted=table.num_evicted,
+                evicted_unsampled=usage.evicted_unsampled,
+                bytes_held=table.num_frames * self._spec.frame_bytes,
+                bytes_capacity=self._bytes_capacity,
+                episodes=num_episodes,
+                skipped=usage.skipped,
+                replay_ratio=usage.sampled / table.num_added if table.num_added else None,
+                host=socket.gethostname(),
+                windows=self._count_windows(),
+            )
+
+    def flush(self) -> None:
+        """Nothing to do: what was added can be read at once."""
+
+    def close(self) -> None:
+        """Refuses further adds and draws. Datasets and graphs made before go on; the memory is freed with the last."""
+        with self._lock:
+            self._closed = True
+            self._writer.close()
+            self._samplers.clear()
+
+    # TF-Agents' surface of explicit episode ids (`episode_ids.py`)
+
+    def create_episode_ids(self, num_episodes: Any = None) -> tf.Tensor:
+        """Ids for episodes that are to begin: int64 `[num_episodes]`, or `[]`, all -1.
+
+        Raises:
+          ValueError: more than `capacity`, or `num_episodes` is a tensor that is no scalar.
+        """
+        return self._episode_ids.create(num_episodes)
+
+    def get_valid_ids_mask(self, episode_ids: Ids) -> tf.Tensor:
+        """Which of these episodes are held, bool, the shape of `episode_ids`."""
+        return self._episode_ids.valid_mask(episode_ids)
+
+    def extract(self, locations: Ids, clear_data: bool = False) -> Episodes:
+        """The episodes at these locations (`episode id % capacity`), int64 `[n]`, as TF-Agents' tensor lists.
+
+        Args:
+          locations: each from 0 to below `capacity`.
+          clear_data: take their frames out of the buffer.
+
+        Raises:
+          ValueError: a location is none.
+        """
+        with self._lock:
+            self._check_open()
+            return self._episode_ids.extract(self._storage, locations, clear_data=clear_data)
+
+    def extend_episodes(self, episode_ids: Ids, episode_ids_indices: Any, episodes: Any) -> tf.Tensor:
+        """Appends to some of these episodes what `extract` returned; TF-Agents' twin of `extend`.
+
+        Args:
+          episode_ids: int64 `[max_num_episodes]`.
+          episode_ids_indices: which of them, `[n]`.
+          episodes: `Episodes` of `n`.
+
+        Returns:
+          The updated `episode_ids`.
+
+        Raises:
+          ValueError: as `add_batch` with ids.
+        """
+        return self._episode_ids.extend(episode_ids, episode_ids_indices, episodes)
+
+    # How it is done
+
+    def _count_gone(self, keys: Any, priorities: Any, td_errors: Any) -> np.int64:
+        keys = check_keys(keys)
+        check_priorities(priorities, td_errors, keys.shape)
+        with self._lock:
+            flat = keys.reshape(-1)
+            bases = self._table.bases[(flat >> STEP_BITS) % self.capacity]
+            rows = self._pages.rows(bases, (flat & STEP_MASK)[:, None])[:, 0]
+            return np.int64(np.count_nonzero(self._pages.tags.take(rows, mode="clip") != flat))
+
+    def _sample_in_graph(self, sampler: EpisodeSampler, sample_batch_size: int | None) -> tuple[Items, BufferInfo]:
+        seed = self._next_seed(_GRAPH_STREAM)
+        pair = tf.random.uniform([2], tf.int64.min, tf.int64.max, tf.int64, seed=seed)
+        drawn = sampler.draw_in_graph(sample_batch_size or 1, pair)
+        with tf.control_dependencies([self._usage.graph_counter().count(sampler.positions_in_graph(drawn.keys))]):
+            drawn = drawn._replace(ids=tf.identity(drawn.ids))
+        sampled = (drawn.leaves, graph_info(drawn, drawn.chances))
+        if sample_batch_size is None:
+            sampled = tf.nest.map_structure(lambda tensor: tf.squeeze(tensor, 0), sampled)
+        return self._spec.pack(sampled[0]), sampled[1]
+
+    def _sampler(self, window: Window | None, draw: Draw | None) -> EpisodeSampler:
+        if draw is None:
+            draw = "episodes" if window is None else "windows"
+        if draw not in ("windows", "episodes", "length"):
+            raise ValueError(f"draw must be 'windows', 'episodes' or 'length', got {draw!r}.")
+        if window is None and draw == "windows":
+            raise ValueError(
+                "draw='windows' needs num_steps or window; whole episodes are drawn by 'episodes' or 'length'."
+            )
+        if window is not None and window.boundaries == "ignore":
+            raise ValueError(
+                "EpisodicReplayBuffer keeps episodes apart: boundaries='ignore' is for TFUniformReplayBuffer."
+            )
+        if window is not None and self._max_frames is not None and window.num_needed > self._max_frames:
+            raise ValueError(
+                f"num_steps {window.num_steps} > max_frames {self._max_frames}: no window could ever come; lower "
+                "num_steps or raise max_frames."
+            )
+        kind = Kind(window, draw, self._completed_only)
+        sampler = self._samplers.get(kind)
+        if sampler is None:
+            self._check_open()
+            sampler = EpisodeSampler(
+                self._table,
+                self._storage,
+                self._spec.fields,
+                kind,
+                self._lock,
+                self._nothing_there,
+                min_size=self._min_size,
+                final_observations=self._rule.has_final_observations,
+            )
+            self._samplers[kind] = sampler
+        return sampler
+
+    def _nothing_there(self, kind: Kind) -> EmptyBufferError:
+        """Why nothing of this kind can be drawn; the lock is held."""
+        table = self._table
+        frames = table.num_frames
+        if frames == 0:
+            return EmptyBufferError(
+                f"{type(self).__name__} is empty. Make sure to add items before sampling the buffer."
+            )
+        if frames < self._min_size:
+            return EmptyBufferError(
+                f"{frames} of {self._min_size} frames (min_size_to_sample): add more before sampling."
+            )
+        states = table.states_of(table.ids())
+        states = states[lengths_of(states) > 0]
+        completed = int(np.count_nonzero(states & COMPLETED))
+        if kind.completed_only and not completed:
+            return EmptyBufferError(f"0 of {len(states)} episodes are completed (completed_only).")
+        if kind.completed_only:
+            states = states[states & COMPLETED != 0]
+        what = "no whole episode" if kind.window is None else f"no window of {kind.window.num_steps} frames"
+        only = " completed" if kind.completed_only else ""
+        return EmptyBufferError(f"{what}: {len(states)}{only} episodes, longest {int(lengths_of(states).max())}.")
+
+    def _count_windows(self) -> dict[Window, WindowCount]:
+        """For each kind of window drawn by itself how many there are; the lock is held."""
+        counts = {}
+        states = self._table.states_of(self._table.ids())
+        for kind in self._samplers:
+            if kind.window is None or kind.draw != "windows":
+                continue
+            eligible, possible = self._table.count(kind).value, 0
+            if kind.window.short == "drop":
+                single = dataclasses.replace(kind, window=Window(1, stride=kind.window.stride))
+                possible = int(single.weights(states).sum())
+            counts[kind.window] = WindowCount(eligible, max(0, possible - eligible))
+        return counts
+
+    def _plans(self, kind: Kind, shift: int | None, epochs: int | None, *, keep_short: bool) -> tf.data.Dataset:
+        planner = EpisodePassPlanner(
+            self._table,
+            self._lock,
+            kind,
+            shift,
+            self._nothing_there,
+            min_size=self._min_size,
+            keep_short=keep_short,
+        )
+        return planner.ordered() if epochs is None else planner.shuffled(epochs, self._next_seed(_DATASET_STREAM))
+
+    def _boundaries(self, buckets: Any, sample_batch_size: int | None, window: Window | None) -> list[int] | None:
+        if buckets is None:
+            return None
+        if sample_batch_size is None or window is not None:
+            raise ValueError("buckets are for batches of whole episodes: give sample_batch_size, and no window.")
+        with self._lock:
+            lengths = lengths_of(self._table.states_of(self._table.ids()))
+        return bucket_boundaries(buckets, lengths[lengths > 0])
+
+    def _pack_for_dataset(self, leaves: Any) -> Nest:
+        return tf.nest.pack_sequence_as(self._spec.dataset_nest(), list(leaves))
+
+    def _next_seed(self, stream: int) -> int | None:
+        """A seed for the next dataset or graph: another for each, the same in each run."""
+        if self._seed is None:
+            return None
+        with self._lock:
+            self._num_seeds += 1
+            entropy = [self._seed, stream, self._num_seeds]
+        return int(np.random.SeedSequence(entropy).generate_state(1, np.uint32)[0])
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError(f"this {type(self).__name__} is closed; build a new one.")
+
+
+def _refuse_beside_ids(end_of_episode: Any, priorities: Any) -> None:
+    if end_of_episode is not None or priorities is not None:
+        raise ValueError("end_of_episode and priorities are for streams: give them without episode ids.")
