@@ -24,7 +24,7 @@ from .callbacks import call_weakly
 from .episode_ends import EpisodeRule, FinalFrame
 from .memory import check_capacity_fits
 from .nests import Array, Nest
-from .rollout_fields import STATE_FLAG, find_fields
+from .rollout_fields import STATE_FLAG, find_fields, warn_of_unclear_flag
 from .rollout_minibatches import minibatch_dataset
 from .rollout_writer import RolloutWriter
 from .spec import DataSpec, ItemChecker
@@ -71,6 +71,8 @@ class RolloutBuffer(ReplayBuffer):
       terminal_field: path of a flag of real ends; `'auto'`: `is_terminal`, `terminal` or `terminated`, if there.
       truncated_field: path of a flag of other ends; `'auto'`: `truncated`, if there. Flags end episodes in specs that
         do not tell the end by `step_type` or `is_last`.
+
+    Warns (`UserWarning`) where a field `done` is all that may tell ends, and nothing says how to read it.
 
     Raises:
       TypeError: `batch_size` or `num_steps` is no int.
@@ -126,6 +128,8 @@ class RolloutBuffer(ReplayBuffer):
                 "final_frame='observation' if it holds the terminal observation, as in RLDS, or final_frame='ordinary' "
                 "if the flag speaks of the transition that starts at its frame."
             )
+        if not rule.told_by_items and fields.terminal is None and fields.truncated is None:
+            warn_of_unclear_flag(self._spec, stacklevel=2)
         check_capacity_fits(int(batch_size) * int(num_steps) * self._spec.frame_bytes, "num_steps or batch_size")
         with warnings.catch_warnings():
             # Warned of above, in this buffer's own words.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,9 @@ from .spec import DataSpec
 _DISCOUNT = ("discount",)
 _TERMINAL = ("is_terminal", "terminal", "terminated")
 _TRUNCATED = ("truncated",)
+
+# Says neither whether an end is real nor, by its name alone, that it is one.
+_UNCLEAR = ("done", "dones")
 
 # RLDS's flag speaks of the step's own state, the others of the transition that starts at it.
 STATE_FLAG = "is_terminal"
@@ -62,6 +66,28 @@ def find_fields(
         _find(spec, "truncated_field", truncated, _TRUNCATED),
         None if found_terminal is None else spec.fields[found_terminal].path,
     )
+
+
+def warn_of_unclear_flag(spec: DataSpec, *, stacklevel: int) -> None:
+    """Warns (`UserWarning`) of a top-level `done`, for specs that nothing else tells the ends of.
+
+    >>> import tensorflow as tf
+    >>> with warnings.catch_warnings(record=True) as warned:
+    ...     warnings.simplefilter("always")
+    ...     warn_of_unclear_flag(DataSpec({"done": tf.TensorSpec([], tf.bool)}), stacklevel=1)
+    >>> str(warned[0].message)
+    "data_spec has the field 'done', which is not read: it does not say whether an end is real. Give ..."
+    """
+    for field in spec.fields:
+        if field.path in _UNCLEAR:
+            warnings.warn(
+                f"data_spec has the field {field.path!r}, which is not read: it does not say whether an end is real. "
+                f"Give terminal_field={field.path!r} where each is, truncated_field={field.path!r} where none is, or "
+                "end_of_episode_fn, or end_of_episode at each add; else advantages run on into the next episode.",
+                UserWarning,
+                stacklevel=stacklevel + 1,
+            )
+            return
 
 
 def column(leaves: Sequence[Array], index: int, outer: tuple[int, ...]) -> Array:

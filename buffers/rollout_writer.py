@@ -154,9 +154,10 @@ class RolloutWriter:
         told = [flag for flag in (terminal, truncated) if flag is not None]
         if self._rule.told_by_spec or not told:
             return self._rule.marks(leaves, end_of_episode)
-        marks = self._rule.marks(leaves, end_of_episode)  # checks what was given
-        ends = np.logical_or.reduce(told if marks.ends is None else [*told, marks.ends])
-        return self._rule.marks(leaves, ends)
+        if end_of_episode is not None:
+            given = self._rule.marks(leaves, end_of_episode).ends  # checked, and of the right shape
+            told += [] if given is None else [given]
+        return self._rule.marks(leaves, np.logical_or.reduce(told))
 
     def _check_state_flags(self, terminal: Array, marks: EpisodeMarks) -> None:
         """Refuses an `is_terminal` on a frame that is no final observation, where there are such frames."""

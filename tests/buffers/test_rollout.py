@@ -122,6 +122,14 @@ def test_fr_015_a_real_end_wins_over_a_time_limit_and_both_flags_are_kept():
     assert held["truncated"].numpy().tolist() == [[True, False]]
 
 
+def test_flags_and_ends_of_the_caller_add_up():
+    buffer = RolloutBuffer({**REWARD, "terminated": FLAG}, 1, 3, gamma=0.9, lam=0.5)
+    ends = np.array([[True, False, False]])
+    buffer.add_sequence(dtypes(reward=[1, 1, 1], terminated=[0, 1, 0]), end_of_episode=ends)
+    # Cut with V = 2, a real end, the rollout's end.
+    check(buffer.advantages(HALVES, [0.5], [[2.0, 0.0, 0.0]]), (2.3, 0.5, 0.95), (2.8, 1.0, 1.45))
+
+
 def test_a_truncated_flag_ends_the_episode():
     buffer = rollout({**REWARD, "truncated": FLAG}, reward=[1, 1, 1], truncated=[0, 1, 0])
     check(buffer.advantages(HALVES, [0.5], [[0.0, 2.0, 0.0]]), (1.985, 2.3, 0.95), (2.485, 2.8, 1.45))
@@ -129,11 +137,11 @@ def test_a_truncated_flag_ends_the_episode():
 
 @pytest.mark.parametrize("how", ["end_of_episode_fn", "end_stream"])
 def test_ends_told_otherwise_are_time_limits(how):
-    flagged = {**REWARD, "done": FLAG}
-    told = {"end_of_episode_fn": lambda items: items["done"]} if how == "end_of_episode_fn" else {}
+    flagged = {**REWARD, "over": FLAG}
+    told = {"end_of_episode_fn": lambda items: items["over"]} if how == "end_of_episode_fn" else {}
     buffer = RolloutBuffer(flagged, 1, 3, gamma=0.9, lam=0.5, **told)
     for done in (False, True, False):
-        buffer.add_batch({"reward": np.ones([1], np.float32), "done": np.array([done])})
+        buffer.add_batch({"reward": np.ones([1], np.float32), "over": np.array([done])})
         if done and how == "end_stream":
             buffer.end_stream(0)
     check(buffer.advantages(HALVES, [0.5], [[0.0, 2.0, 0.0]]), (1.985, 2.3, 0.95), (2.485, 2.8, 1.45))
@@ -395,6 +403,17 @@ def test_ends_overlooked_in_the_spec_are_warned_of_once():
         RolloutBuffer({**REWARD, "info": {"is_last": FLAG}}, 1, 2)
     assert len(warned) == 1
     assert warned[0].filename == __file__
+
+
+def test_a_done_that_nobody_reads_is_warned_of():
+    spec = {**REWARD, "done": FLAG}
+    with pytest.warns(UserWarning, match="'done', which is not read.*terminal_field='done'") as warned:
+        RolloutBuffer(spec, 1, 2)
+    assert warned[0].filename == __file__
+    RolloutBuffer(spec, 1, 2, end_of_episode_fn=lambda items: items["done"])
+    buffer = RolloutBuffer(spec, 1, 3, gamma=0.9, lam=0.5, terminal_field="done")
+    buffer.add_sequence({"reward": np.ones([1, 3], np.float32), "done": np.array([[False, True, False]])})
+    check(buffer.advantages(HALVES, [0.5]), (1.175, 0.5, 0.95), (1.675, 1.0, 1.45))
 
 
 # -- the members that every buffer has ----------------------------------------------------------

@@ -112,6 +112,7 @@ def test_ppo_learns_cartpole_from_minibatches(seed):
     value = tf.function(lambda step: agent.collect_policy.apply_value_network(step.observation, step.step_type)[0])
     train = tf.function(agent.train, autograph=False)
     mean_returns = []
+    assert player.mean_return() < 100  # before any training
     while not mean_returns or (mean_returns[-1] < 195 and len(mean_returns) < 30):
         for _ in range(4):
             collector.fill()
@@ -121,7 +122,6 @@ def test_ppo_learns_cartpole_from_minibatches(seed):
                 train(with_time_axis(items, info))
             buffer.clear()
         mean_returns.append(player.mean_return())
-        print(mean_returns)
     assert mean_returns[-1] >= 195, mean_returns
 
 
@@ -132,11 +132,11 @@ def test_ppo_learns_cartpole_from_whole_rollouts(seed):
     collector, player = Collector(agent, buffer, seed), Player(agent.policy, 20, seed=seed + 1)
     train = tf.function(agent.train, autograph=False)
     mean_returns = []
+    assert player.mean_return() < 100  # before any training
     while not mean_returns or (mean_returns[-1] < 195 and len(mean_returns) < 40):
         for _ in range(4):
             collector.fill()
             train(buffer.gather_all())
             buffer.clear()
         mean_returns.append(player.mean_return())
-        print(mean_returns)
     assert mean_returns[-1] >= 195, mean_returns
