@@ -6,5 +6,35 @@ from .feed import iterate
 from .fill import fill
 from .load_report import Finding, LoadReport
 from .rlds_read import load_rlds
+from .transforms import (
+    WithReturns,
+    WithState,
+    lambda_return,
+    lambda_returns,
+    n_step,
+    recurrent_state,
+    replay_transitions,
+    returns_to_go,
+    stack_frames,
+    transitions,
+)
 
-__all__ = ["add_cut_sequences", "Episodes", "Finding", "LoadReport", "fill", "iterate", "load_rlds"]
+__all__ = [
+    "Episodes",
+    "Finding",
+    "LoadReport",
+    "WithReturns",
+    "WithState",
+    "add_cut_sequences",
+    "fill",
+    "iterate",
+    "lambda_return",
+    "lambda_returns",
+    "load_rlds",
+    "n_step",
+    "recurrent_state",
+    "replay_transitions",
+    "returns_to_go",
+    "stack_frames",
+    "transitions",
+]
