@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from replayfeed.buffers import (
     EmptyBufferError,
+    EpisodicReplayBuffer,
     ReplayBuffer,
     ReverbReplayBuffer,
     TFUniformReplayBuffer,
@@ -31,6 +32,10 @@ def _local(spec: Any, batch_size: int, window: Window) -> ReplayBuffer:
     return TFUniformReplayBuffer(spec, batch_size, STEPS, seed=5)
 
 
+def _episodic(spec: Any, batch_size: int, window: Window) -> ReplayBuffer:
+    return EpisodicReplayBuffer(spec, 100, batch_size=batch_size, seed=5)
+
+
 def _served(spec: Any, batch_size: int, window: Window) -> ReplayBuffer:
     return ReverbReplayBuffer.local(
         spec,
@@ -44,7 +49,7 @@ def _served(spec: Any, batch_size: int, window: Window) -> ReplayBuffer:
     )
 
 
-BACKENDS = {"local": _local, "served": _served}
+BACKENDS = {"local": _local, "episodic": _episodic, "served": _served}
 
 
 @pytest.fixture(params=BACKENDS)
