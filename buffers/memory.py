@@ -65,7 +65,8 @@ class SharedMemory:
         with tf.init_scope():  # eager, whatever function is being traced
             tensor = as_tensor(self.array)
             self.array[first] = 1
-            seen = tf.gather_nd(tensor, [first]).numpy()[0]
+            # Not gather_nd, which refuses 2**31 elements and more.
+            seen = tf.gather(tensor, [0]).numpy()[first]
             self.array[first] = 0
             self._optional = tf.experimental.Optional.from_value(tensor)
         if seen != 1:

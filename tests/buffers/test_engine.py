@@ -81,6 +81,14 @@ def test_small_shared_memory_is_no_constant(rows):
     assert read() == 7
 
 
+def test_memory_of_more_than_2_31_elements_is_shared_and_read_by_row():
+    """Address space only: memory is committed as it fills, and two rows are touched."""
+    shared = memory.SharedMemory((2**20, 7056), np.uint8)
+    shared.array[2**20 - 1, 7055] = 9
+    rows = tf.function(lambda: tf.gather(shared.in_graph(), tf.constant([0, 2**20 - 1], tf.int64)))()
+    assert rows.numpy()[:, -1].tolist() == [0, 9]
+
+
 def test_memory_that_tensorflow_copied_is_refused_at_construction(monkeypatch):
     monkeypatch.setattr(memory, "adopt", lambda array: tf.constant(array))
     with pytest.raises(RuntimeError, match=r"TensorFlow copied .* instead of sharing it"):
