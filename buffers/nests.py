@@ -58,7 +58,7 @@ def lists_to_tuples(nest: Nest) -> Nest:
     if isinstance(nest, Mapping):
         return _rebuild_mapping(nest, [(key, lists_to_tuples(value)) for key, value in nest.items()])
     if isinstance(nest, tuple) and hasattr(nest, "_fields"):
-        return type(nest)(*(lists_to_tuples(value) for value in nest))
+        return nest.__class__(*(lists_to_tuples(value) for value in nest))
     if isinstance(nest, list | tuple):
         return tuple(lists_to_tuples(value) for value in nest)
     return nest
@@ -117,24 +117,27 @@ def _compile_mapping(spec: Mapping[Any, Any]) -> Callable[[Nest, list[Any]], Non
 
 
 def compile_pack(spec: Nest) -> Callable[[Iterator[Any]], Nest]:
-    """A function that builds a nest of this structure from an iterator over its leaves."""
+    """A function that builds a nest of this structure from an iterator over its leaves.
+
+    A container that a `tf.Module` holds is wrapped: its `__class__` is what was wrapped, its type is not.
+    """
     children = _children(spec)
     if children is None:
         return next
     parts = [compile_pack(child) for _, child in children]
     if isinstance(spec, Mapping):
         keys = sorted(spec)
-        if all(part is next for part in parts) and type(spec) is dict:
+        if all(part is next for part in parts) and spec.__class__ is dict:
             return lambda leaves: dict(zip(keys, leaves))  # noqa: B905 (the iterator may go on after this dict)
         return lambda leaves: _rebuild_mapping(
             spec, [(key, part(leaves)) for key, part in zip(keys, parts, strict=True)]
         )
     if hasattr(spec, "_fields"):
-        return lambda leaves: type(spec)(*[part(leaves) for part in parts])
-    make_sequence = type(spec)
+        return lambda leaves: spec.__class__(*[part(leaves) for part in parts])
+    make_sequence = spec.__class__
     return lambda leaves: make_sequence([part(leaves) for part in parts])
 
 
 def _rebuild_mapping(like: Mapping[Any, Any], entries: list[tuple[Any, Any]]) -> Mapping[Any, Any]:
-    make: Callable[[list[tuple[Any, Any]]], Mapping[Any, Any]] = type(like)
+    make: Callable[[list[tuple[Any, Any]]], Mapping[Any, Any]] = like.__class__
     return make(entries)

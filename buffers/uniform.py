@@ -255,8 +255,8 @@ class TFUniformReplayBuffer(ReplayBuffer):
             in an order of its own.
 
         Returns:
-          Leaves `[B, T, ...]` (with `window` `T` is `window.length`), `BufferInfo` as there. In a pass `probabilities` are 1 when ordered
-          and 1 / eligible when shuffled.
+          Leaves `[B, T, ...]` (with `window` `T` is `window.length`), `BufferInfo` as there. In a pass
+          `probabilities` are 1 when ordered and 1 / eligible when shuffled.
 
         Raises:
           TypeError: an argument has the wrong type.

@@ -89,15 +89,6 @@ def make_agent(seed, *, advantages_from_buffer):
     return agent
 
 
-def plain(spec):
-    """A spec without the wrappers in which a `tf.Module` keeps tuples and dicts that are its attributes."""
-    if isinstance(spec, dict):
-        return {name: plain(child) for name, child in spec.items()}
-    if isinstance(spec, tuple):
-        return spec.__class__(*map(plain, spec)) if hasattr(spec, "_fields") else tuple(map(plain, spec))
-    return spec
-
-
 def with_time_axis(items, info):
     """What the agent asks for: `[N, 1, ...]`, with the results in the policy's info."""
     results = {**items.policy_info, "return": info.returns, "advantage": info.advantages}
@@ -107,7 +98,7 @@ def with_time_axis(items, info):
 @pytest.mark.parametrize("seed", [0])
 def test_ppo_learns_cartpole_from_minibatches(seed):
     agent = make_agent(seed, advantages_from_buffer=True)
-    buffer = RolloutBuffer(plain(agent.collect_data_spec), NUM_STREAMS, NUM_STEPS, gamma=GAMMA, lam=LAM, seed=seed)
+    buffer = RolloutBuffer(agent.collect_data_spec, NUM_STREAMS, NUM_STEPS, gamma=GAMMA, lam=LAM, seed=seed)
     collector, player = Collector(agent, buffer, seed), Player(agent.policy, 20, seed=seed + 1)
     value = tf.function(lambda step: agent.collect_policy.apply_value_network(step.observation, step.step_type)[0])
     train = tf.function(agent.train, autograph=False)
@@ -128,7 +119,7 @@ def test_ppo_learns_cartpole_from_minibatches(seed):
 @pytest.mark.parametrize("seed", [0])
 def test_ppo_learns_cartpole_from_whole_rollouts(seed):
     agent = make_agent(seed, advantages_from_buffer=False)
-    buffer = RolloutBuffer(plain(agent.collect_data_spec), NUM_STREAMS, NUM_STEPS)
+    buffer = RolloutBuffer(agent.collect_data_spec, NUM_STREAMS, NUM_STEPS)
     collector, player = Collector(agent, buffer, seed), Player(agent.policy, 20, seed=seed + 1)
     train = tf.function(agent.train, autograph=False)
     mean_returns = []

@@ -92,6 +92,17 @@ WRONG_ARGUMENTS = [
 ]
 
 
+def test_a_spec_that_a_module_keeps_is_as_good_as_one_of_its_own():
+    """A `tf.Module` wraps the containers that are its attributes, as an agent's `collect_data_spec` is."""
+    holder = tf.Module()
+    holder.spec = Pair(LEAF, {"a": LEAF, "b": (LEAF, LEAF)})
+    buffer = TFUniformReplayBuffer(holder.spec, batch_size=1, max_length=10, seed=0)
+    one = np.zeros([1, *LEAF.shape], LEAF.dtype.as_numpy_dtype)
+    buffer.add_batch(Pair(one, {"a": one, "b": (one, one)}))
+    for items in (buffer.sample(2)[0], next(iter(buffer.as_dataset(2)))[0], buffer.gather_all()):
+        assert type(items) is Pair and type(items.right) is dict and type(items.right["b"]) is tuple
+
+
 @pytest.mark.parametrize(("arguments", "kind", "message"), WRONG_ARGUMENTS)
 def test_wrong_constructor_arguments_are_told_by_name(arguments, kind, message):
     with pytest.raises(kind, match=message):
