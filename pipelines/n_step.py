@@ -115,8 +115,8 @@ def n_step(
     >>> info = BufferInfo(tf.constant([[4, 5, 6, -1]]), tf.ones([1]), tf.constant([4]), tf.ones([1]),
     ...                   tf.constant([[True, True, True, False]]))
     >>> items, info = n_step(3, 0.5)(frames, info)
-    >>> [int(items.observation), float(items.reward), float(items.discount), int(items.next_observation)]
-    [0, 6.0, 0.25, 2]
+    >>> [leaf.numpy().tolist() for leaf in (items.reward, items.discount, items.next_observation)]
+    [[6.0], [0.25], [2]]
     """
     return reduce_windows(
         StepSum(n, gamma),
@@ -149,8 +149,8 @@ def transitions(
     ...           "reward": tf.constant([[1.0, 10.0]]), "terminal": tf.constant([[False, True]])}
     >>> info = BufferInfo(tf.constant([[4, 5]]), tf.ones([1]), tf.constant([4]), tf.ones([1]), tf.fill([1, 2], True))
     >>> items, info = transitions()(frames, info)
-    >>> float(items.reward), float(items.discount), int(items.next_observation)
-    (1.0, 1.0, 1)
+    >>> [leaf.numpy().tolist() for leaf in (items.reward, items.discount, items.next_observation)]
+    [[1.0], [1.0], [1]]
     """
     return reduce_windows(
         StepSum(1, 1.0),
@@ -181,7 +181,7 @@ class StepSum:
         check_count("n", n)
         if not 0 <= gamma <= 1:
             raise ValueError(f"gamma must be in [0, 1], got {gamma!r}.")
-        self.n = int(n)
+        self.n, self.gamma = int(n), float(gamma)
         # gamma^0 to gamma^n; 0^0 is 1.
         self._powers = float(gamma) ** np.arange(n + 1)
 
@@ -195,26 +195,29 @@ class StepSum:
         """
         n = self.n
         # Of the last of n + 1 frames only the observation counts.
-        is_step, discount, reward = (
-            (leaf if in_place else leaf[:, :n]) for leaf in (flow.is_step, flow.discount, reward)
-        )
-        ends = flow.ends if flow.ends is None or in_place else flow.ends[:, :n]
+        discount, reward = (leaf if in_place else leaf[:, :n] for leaf in (flow.discount, reward))
         linked = tf.pad(flow.linked, [[0, 0], [0, 1]]) if in_place else flow.linked
-        known = is_step
-        if not in_place:
-            known = is_step & (linked if ends is None else linked | ends)
-        summed = known
+        if in_place:
+            known = flow.is_step
+        else:
+            known = linked | tf.equal(discount, 0.0) if flow.tells_ends else linked
+            if flow.is_step is not flow.real:
+                known &= flow.is_step[:, :n]
         exact = tf.float64 if reward.dtype == tf.float64 else tf.float32
         reward = tf.cast(reward, exact)
+        summed = known
         if n > 1:
-            # The discount is 0 at an end, so its product is above 0 just as far as the sum may go.
+            # At an end the discount is 0, so this is above 0 just as far as the sum may go, and never on padding.
             weights = tf.math.cumprod(tf.where(linked, discount, 0.0), axis=1, exclusive=True)
             summed &= weights > 0
             reward *= like(tf.cast(weights, exact) * tf.constant(self._powers[:n], exact), reward)
+        else:
+            summed &= flow.real[:, :1]
         return Summed(
             # Chosen, not multiplied: what does not count may be anything, NaN too.
             reward=tf.reduce_sum(tf.where(like(summed, reward), reward, tf.zeros([], exact)), axis=1),
             discounts=tf.reduce_prod(tf.where(summed, discount, 1.0), axis=1),
+            discount=tf.reduce_prod(tf.where(summed, discount * self.gamma, 1.0), axis=1),
             count=tf.reduce_sum(tf.cast(summed, tf.int32), axis=1),
             has_successor=None if in_place else ~tf.reduce_any(summed & ~linked, axis=1),
             without_successor=self._without_successor(flow, summed, in_place=in_place),
@@ -237,6 +240,7 @@ class Summed(NamedTuple):
     Attributes:
       reward: float `[B, ...]`, `R`.
       discounts: float32, `D_k`.
+      discount: float32, `gamma^k D_k`.
       count: int32, `k`.
       has_successor: bool, whether frame `k` is of the same episode; None with `in_place`.
       without_successor: bool, whether frame `k` is real, but another episode's; None where no flag could tell.
@@ -244,6 +248,7 @@ class Summed(NamedTuple):
 
     reward: tf.Tensor
     discounts: tf.Tensor
+    discount: tf.Tensor
     count: tf.Tensor
     has_successor: tf.Tensor | None
     without_successor: tf.Tensor | None
@@ -421,7 +426,7 @@ def _to_transition(
         observation=observation,
         action=window.first(action),
         reward=summed.reward,
-        discount=summed.discounts * step_sum.power(count),
+        discount=summed.discount,
         next_observation=next_observation,
         num_steps_used=count,
         next_action=next_action,

@@ -161,7 +161,7 @@ def lambda_returns(
         r_t = tf.cast(per_frame(fields, reward), tf.float32)
         if next_value is None:
             v_tp1 = tf.pad(tf.cast(per_frame(fields, value), tf.float32)[:, 1:], after)
-            known = flow.is_step & (linked if flow.ends is None else linked | flow.ends)
+            known = flow.is_step & (linked | tf.equal(flow.discount, 0.0))
         else:
             v_tp1, known = tf.cast(per_frame(fields, next_value), tf.float32), flow.is_step
         goes_on = linked & known & tf.pad(known[:, 1:], after)

@@ -17,6 +17,8 @@ Letters: `B` batch, `T` frames of a window. A frame holds `o_t`, `a_t` and the `
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -163,8 +165,8 @@ class Flow(NamedTuple):
       linked: bool `[B, T - 1]`: frame `t + 1` is real, and no flag says that it is of another episode than `t`.
       broken: bool `[B, T - 1]`: frame `t + 1` is real, but of another episode; None where no flag could tell.
       discount: float32 `[B, T]`: the stored one, 0 where `a_t` led to a terminal state; 1 where nothing is stored.
-      ends: bool `[B, T]`: `discount` is 0; None where nothing tells of terminal states.
-      ends_cut: whether what follows a frame that `ends` must be another episode's: no final observations are stored.
+      tells_ends: whether `discount` may be 0: something tells of terminal states.
+      ends_cut: whether what follows a discount of 0 must be another episode's: no final observations are stored.
     """
 
     real: tf.Tensor
@@ -172,14 +174,14 @@ class Flow(NamedTuple):
     linked: tf.Tensor
     broken: tf.Tensor | None
     discount: tf.Tensor
-    ends: tf.Tensor | None
+    tells_ends: bool
     ends_cut: bool
 
     def breaks(self) -> tf.Tensor | None:
         """`broken`, and what a discount of 0 tells beyond it: for stacks, which must not show what came before."""
-        if self.ends is None or not self.ends_cut:
+        if not (self.tells_ends and self.ends_cut):
             return self.broken
-        after_end = self.real[:, :-1] & self.real[:, 1:] & self.ends[:, :-1]
+        after_end = self.real[:, :-1] & self.real[:, 1:] & tf.equal(self.discount[:, :-1], 0.0)
         return after_end if self.broken is None else self.broken | after_end
 
 
@@ -249,17 +251,14 @@ def read_flow(
         linked=both_real if breaks is None else both_real & ~breaks,
         broken=None if breaks is None else both_real & breaks,
         discount=discount,
-        ends=None if stored is None and terminal is None else tf.equal(discount, 0.0),
+        tells_ends=stored is not None or terminal is not None,
         ends_cut=final is None,
     )
 
 
 def _any_of(flags: Sequence[tf.Tensor | None]) -> tf.Tensor | None:
-    together = None
-    for flag in flags:
-        if flag is not None:
-            together = flag if together is None else together | flag
-    return together
+    given = [flag for flag in flags if flag is not None]
+    return functools.reduce(operator.or_, given) if given else None
 
 
 def _discount(fields: Mapping[str, Nest], names: Names) -> tf.Tensor | None:
