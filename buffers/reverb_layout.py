@@ -121,7 +121,7 @@ class PackedLayout:
           outer: the leading axes; at most one may be -1 (unknown), others tensors.
         """
         record = columns[0]
-        ids = tf.bitcast(tf.reshape(record[..., :_ID_BYTES], [*outer, _ID_BYTES]), tf.int64)
+        ids = tf.reshape(self.ids_in_graph(record), [*outer])
         leaves: list[Any] = [None] * len(self.spec.fields)
         for index, offset in self._offsets.items():
             field = self.spec.fields[index]
@@ -146,6 +146,10 @@ class PackedLayout:
     def ids_of(self, record_column: Array) -> Array:
         """Ids `[...]` from the record column `[..., bytes]`, in NumPy."""
         return np.ascontiguousarray(record_column[..., :_ID_BYTES]).view(np.int64)[..., 0]
+
+    def ids_in_graph(self, record_column: tf.Tensor) -> tf.Tensor:
+        """Ids int64 `[...]` from the record column `[..., bytes]`, in the graph."""
+        return tf.bitcast(record_column[..., :_ID_BYTES], tf.int64)
 
     def is_final(self, record_column: Any) -> Any:
         """Whether frames are only final observations: bool `[...]` from the record column `[..., bytes]`."""

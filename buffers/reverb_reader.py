@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from .base import BufferInfo, WaitTimeoutError
+from .base import BufferInfo
 from .callbacks import call_weakly
 from .nests import Nest
 from .reverb_items import ItemPart
 from .reverb_knobs import SamplerKnobs
 from .reverb_layout import NO_ID, Layout
 from .reverb_link import ServerLink
+from .reverb_rows import RowDrawer
 from .reverb_source import ItemDrawer, TableSource
 from .reverb_wait import WaitStage
 
@@ -61,10 +61,7 @@ class TableReader:
         self._stage = stage
         self._guard = guard
         self._pack = pack
-        self._drawer = ItemDrawer(link, source)
-        self._removes = removes
-        self._kept: list[Any] = []
-        self._kept_lock = threading.Lock()
+        self._rows = RowDrawer(ItemDrawer(link, source), stage, removes=removes)
         self._deliver_functions: dict[tuple[int, ItemPart], Callable[[Any], tuple[Nest, BufferInfo]]] = {}
 
     def random(
@@ -121,39 +118,9 @@ class TableReader:
         Raises:
           WaitTimeoutError: they did not come within the timeout.
         """
-        watch = self._stage.watch()
-        drawn = self._take_kept(num)
-        missing = num - sum(int(rows.info.key.shape[0]) for rows in drawn)
-        while missing:
-            rows = self._drawer.draw(missing)
-            if rows is not None:
-                drawn.append(rows)
-                missing -= int(rows.info.key.shape[0])
-                continue
-            try:
-                self._stage.tell_or_raise(watch)
-            except WaitTimeoutError as error:
-                if not (drawn and self._removes):
-                    raise
-                with self._kept_lock:
-                    self._kept += drawn
-                raise WaitTimeoutError(f"{error} {num - missing} of {num} rows are kept for the next call.") from error
+        drawn = self._rows.draw(num, self._rows.watch())
         one = drawn[0] if len(drawn) == 1 else tf.nest.map_structure(lambda *rows: tf.concat(rows, 0), *drawn)
         return self._deliver_function(num, part)(one)
-
-    def _take_kept(self, num: int) -> list[Any]:
-        """Up to `num` rows that an earlier call drew, and so removed from the table, before its time was up."""
-        taken: list[Any] = []
-        with self._kept_lock:
-            while self._kept and num:
-                part = self._kept.pop(0)
-                size = int(part.info.key.shape[0])
-                if size > num:
-                    self._kept.insert(0, tf.nest.map_structure(lambda rows: rows[num:], part))  # noqa: B023
-                    part = tf.nest.map_structure(lambda rows: rows[:num], part)  # noqa: B023
-                taken.append(part)
-                num -= min(size, num)
-        return taken
 
     def deliver(self, sample: Any, batch: int | None, part: ItemPart) -> tuple[Nest, BufferInfo]:
         """`(items, info)` from a sample of Reverb's, in the graph or eagerly.

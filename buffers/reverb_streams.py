@@ -105,6 +105,11 @@ class StreamWriter:
         """Episodes that were left out, or cuts that were made, because of `max_episode_length`."""
         return 0 if self._writer is None else self._writer.num_over_long
 
+    @property
+    def num_item_frames(self) -> int:
+        """Frames of the episodes of these streams that became items."""
+        return 0 if self._writer is None else self._writer.num_item_frames
+
     def num_frames_of_newest(self, num_items: int, num_inserted: int) -> int | None:
         """Frames of the newest `num_items` episodes; None unless all that was inserted came from here."""
         with self._lock:

@@ -24,6 +24,7 @@ class ServedTable:
       layout: how a frame lies in its columns.
       kind: what an item is; None in plain tables of which nobody has said it.
       scan_table: the second table by which it can be read in order, or None.
+      removes_oldest: only the oldest items leave it, when it is full.
       is_ordered: its sampler draws in a fixed order (FIFO, LIFO, heap).
       is_deterministic: its sampler and its remover both do.
       max_times_sampled: draws after which an item is removed; 0: never.
@@ -34,6 +35,7 @@ class ServedTable:
     layout: Layout
     kind: ItemKind | None
     scan_table: str | None
+    removes_oldest: bool
     is_ordered: bool
     is_deterministic: bool
     max_times_sampled: int
@@ -118,6 +120,7 @@ def served_table(
         layout=layout,
         kind=kind,
         scan_table=scan_table if about is not None and scan_table in link.table_names else None,
+        removes_oldest=bool(remover.fifo) and not info.max_times_sampled,
         is_ordered=bool(sampler.is_deterministic),
         is_deterministic=bool(sampler.is_deterministic and remover.is_deterministic),
         max_times_sampled=int(info.max_times_sampled),

@@ -102,6 +102,7 @@ class ItemWriter:
         self._told_long = False
         self.num_over_long = 0
         self.num_items = 0
+        self.num_item_frames = 0
         self.newest_lengths: collections.deque[int] = collections.deque(maxlen=capacity)
 
     @property
@@ -202,7 +203,8 @@ class ItemWriter:
 
     def forget_items(self) -> None:
         """What was written is not in the table any more."""
-        self.num_items = self.num_over_long = self._num_episodes = self._longest_episode = 0
+        self.num_items = self.num_item_frames = self.num_over_long = 0
+        self._num_episodes = self._longest_episode = 0
         self._cutter.num_dropped_short = 0
         self.newest_lengths.clear()
 
@@ -263,6 +265,7 @@ class ItemWriter:
                 ]
         else:
             self.newest_lengths.append(num_held)
+            self.num_item_frames += num_held
         self._writer.CreateItem(self._tables[0], priority, refs, self._squeezed)
         if len(self._tables) == 2:
             # Scans tell visited items by priority, so that the item's own has no place here.
