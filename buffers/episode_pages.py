@@ -1,16 +1,17 @@
 """Where the frames of episodes lie: pages of consecutive rows, and for each episode the list of its pages.
 
-Frame `k` of an episode whose list begins at `base` lies in row
+A page has `P` rows. The frame with id `i`, the `k`-th of an episode whose list of pages begins at `base`, lies in row
 
-    directory[base + k // P] + k % P
+    directory[base + k // P] + i
 
-where a page has `P` rows and the directory holds each page's first row. A list has room for a power of two
-of pages and moves to one twice as large when it is full.
+so a list holds, for each page, its first row minus the id of the first frame in it. A list has room for a power
+of two of pages and moves to one twice as large when it is full.
 
-Each row has a *tag*: the id of the frame in it, 0 while there is none. Rows lose their tags before they are
-written anew, and get them after they were written; ids are unique for ever, and a frame never moves.
-So whoever gathers rows, by whatever stale directory, and then finds the tags that were expected, has
-gathered these frames (test: `tests/buffers/test_episodic_torn_reads.py`).
+Each row has a *tag*: the id of the frame in it, 0 while there is none. All rows of an episode lose their tags before
+one of them is written anew, and a row gets its tag after it was written; ids are unique for ever, and a
+frame never moves. So whoever has read a base and gathered the rows that the list there told, and then finds the tag
+of one of the frames and the base unchanged, has gathered what he wanted: until then neither the rows nor the list
+were given to others (test: `tests/buffers/test_episodic_torn_reads.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import tensorflow as tf
 
 from .memory import SharedMemory, allocate, check_capacity_fits, memory_limit
 from .nests import Array
+from .ring_starts import uncompiled
 
 # A frame's id is (episode id + 1) * 2**28 + its number within the episode: never 0, the tag of a row without a frame.
 STEP_BITS = 28
@@ -85,8 +87,8 @@ class EpisodePages:
       page_rows: `P`, a power of two.
 
     >>> pages = EpisodePages(num_pages=4, page_rows=2)
-    >>> base = pages.extend(-1, 0, pages.take(2))
-    >>> pages.rows(np.array([base]), np.array([[0, 1, 2]])).tolist()
+    >>> base = pages.extend(-1, 0, pages.take(2), frame_id(5))
+    >>> pages.rows(np.array([base]), frame_id(5) + np.array([[0, 1, 2]])).tolist()
     [[0, 1, 2]]
     """
 
@@ -94,8 +96,8 @@ class EpisodePages:
         self.page_rows = page_rows
         self._shift = page_rows.bit_length() - 1
         self._num_pages = num_pages
-        num_rows = num_pages * page_rows
-        self._shared_tags = SharedMemory((num_rows + 1,), np.int64)
+        self._num_rows = num_pages * page_rows
+        self._shared_tags = SharedMemory((self._num_rows,), np.int64)
         self.tags = self._shared_tags.array
         # First rows of the pages in use, in no order: what draws pick from. Then where each page stands there.
         self._shared_used = SharedMemory((num_pages,), np.int64)
@@ -153,9 +155,12 @@ class EpisodePages:
         self._places[pages >> self._shift] = np.arange(self.num_used, end)
         self._set_num_used(end)
 
-    def release(self, base: int, num_pages: int) -> None:
-        """Frees the pages of a list, and the list: their rows hold no frames from now on."""
-        pages = self.directory[base : base + num_pages].copy()
+    def release(self, base: int, num_pages: int, first_id: int) -> None:
+        """Frees the pages of a list, and the list: their rows hold no frames from now on.
+
+        `first_id` is the id of the episode's first frame.
+        """
+        pages = self.directory[base : base + num_pages] + first_id + np.arange(num_pages) * self.page_rows
         self._untag(pages)
         places = self._places[pages >> self._shift]
         kept = self.num_used - num_pages
@@ -170,8 +175,10 @@ class EpisodePages:
         self._free_pages(pages)
         self._free_extent(base, num_pages)
 
-    def extend(self, base: int, num_pages: int, added: Array) -> int:
+    def extend(self, base: int, num_pages: int, added: Array, first_id: int) -> int:
         """Appends pages to a list of `num_pages` at `base` (-1 for none yet); returns its base from now on.
+
+        `first_id` is the id of the episode's first frame.
 
         Raises:
           MemoryError: the directory is full: `compact` it.
@@ -183,7 +190,8 @@ class EpisodePages:
                 self.directory[new_base : new_base + num_pages] = self.directory[base : base + num_pages]
                 self._free_extent(base, num_pages)
             base = new_base
-        self.directory[base + num_pages : base + total] = added
+        first_ids = first_id + np.arange(num_pages, total) * self.page_rows
+        self.directory[base + num_pages : base + total] = added - first_ids
         return base
 
     def compact(self, bases: Array, nums_pages: Array) -> Array:
@@ -208,7 +216,7 @@ class EpisodePages:
         self._reset_directory()
 
     def _untag(self, pages: Array) -> None:
-        by_page = self.tags[:-1].reshape(-1, self.page_rows)
+        by_page = self.tags.reshape(-1, self.page_rows)
         for start in range(0, len(pages), 4096):  # bounds the temporary memory
             by_page[pages[start : start + 4096] >> self._shift] = 0
 
@@ -239,17 +247,17 @@ class EpisodePages:
 
     # Reading
 
-    def rows(self, bases: Array, steps: Array) -> Array:
-        """Rows of frames `steps` `[n, T]` of the lists at `bases` `[n]`; some row where one is not held."""
-        index = steps >> self._shift
-        index += bases[:, None]
+    def rows(self, bases: Array, ids: Array) -> Array:
+        """Rows of the frames with `ids` `[n, T]` in the lists at `bases` `[n]`; some number where one is not held."""
+        index = ids >> self._shift
+        index += (bases - (ids[:, 0] >> STEP_BITS << (STEP_BITS - self._shift)))[:, None]
         rows = self.directory.take(index, mode="clip")
-        rows += steps & (self.page_rows - 1)
+        rows += ids
         return rows
 
-    def row(self, base: int, step: int) -> int:
-        """Row of one frame."""
-        return int(self.directory[base + (step >> self._shift)]) + (step & (self.page_rows - 1))
+    def row(self, base: int, identity: int) -> int:
+        """Row of one frame, which is held."""
+        return int(self.directory[base + ((identity & STEP_MASK) >> self._shift)]) + identity
 
     def candidates(self, rng: np.random.Generator, num: int) -> Array:
         """`num` rows of the pages in use, each with the same chance; there must be one."""
@@ -260,11 +268,14 @@ class EpisodePages:
 
     # Graph
 
-    def rows_in_graph(self, bases: tf.Tensor, steps: tf.Tensor) -> tf.Tensor:
-        """`rows` as graph ops."""
-        index = bases[:, None] + tf.bitwise.right_shift(steps, tf.constant(self._shift, tf.int64))
-        pages = tf.gather(self._shared_directory.in_graph(), tf.clip_by_value(index, 0, self._directory_size - 1))
-        return pages + tf.bitwise.bitwise_and(steps, tf.constant(self.page_rows - 1, tf.int64))
+    def rows_in_graph(self, bases: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+        """`rows` as graph ops; always rows of the storage."""
+        shift, step_bits = tf.constant(self._shift, tf.int64), tf.constant(STEP_BITS, tf.int64)
+        first = tf.bitwise.right_shift(ids[:, :1], step_bits) * (1 << (STEP_BITS - self._shift))
+        index = tf.bitwise.right_shift(ids, shift) + (bases[:, None] - first)
+        with uncompiled():
+            pages = tf.gather(self._shared_directory.in_graph(), tf.clip_by_value(index, 0, self._directory_size - 1))
+        return tf.clip_by_value(pages + ids, 0, self._num_rows - 1)
 
     def tags_in_graph(self, rows: tf.Tensor) -> tf.Tensor:
         """Tags of these rows."""
@@ -287,10 +298,10 @@ def _extent_class(num_pages: int) -> int:
     return (num_pages - 1).bit_length()
 
 
-def frame_id(number: int, step: int = 0) -> int:
+def frame_id(episode: int, step: int = 0) -> int:
     """Id of a frame of the episode with this id.
 
     >>> frame_id(0, 3) - frame_id(0)
     3
     """
-    return ((number + 1) << STEP_BITS) + step
+    return ((episode + 1) << STEP_BITS) + step

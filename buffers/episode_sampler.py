@@ -1,9 +1,9 @@
 """Reads windows and whole episodes while a writer writes, and draws again what changed meanwhile.
 
-Draw keys (`episode_draws.py`), find their rows, gather, then look at the rows' tags: where one is not the id
-that was expected, the writer has evicted the episode, and the sample is drawn again (`episode_pages.py` says
-why that is enough). A graph that finds such a sample leaves the batch to NumPy, which stops the
-writer if it has to.
+Draw keys (`episode_draws.py`), find their rows, gather, then look at the drawn frames' tags and the lists' bases
+again: where one has changed, the writer has evicted the episode or moved its list, and the sample is drawn again
+(`episode_pages.py` says why that is enough). A graph that finds such a sample leaves the batch to NumPy, which
+stops the writer if it has to.
 """
 
 from __future__ import annotations
@@ -125,37 +125,43 @@ class EpisodeSampler:
         slots = (keys >> STEP_BITS) % self._table.capacity
         if self.kind.window is None:
             return slots + self._storage.zero_row  # after all rows
-        return self._table.pages.rows(self._table.bases[slots], (keys & STEP_MASK)[:, None])[:, 0]
+        rows = self._table.pages.rows(self._table.bases.take(slots), keys[:, None])[:, 0]
+        return np.clip(rows, 0, self._storage.zero_row - 1)
 
     def _read(self, keys: Array) -> _Read:
-        table, pages = self._table, self._table.pages
+        table, pages, window = self._table, self._table.pages, self.kind.window
         slots = (keys >> STEP_BITS) % table.capacity
         bases = table.bases.take(slots)
+        drawn_at = 0 if window is None else window.burn_in
+        mask = missing = None
         if self._plain:
             ids = keys[:, None] + self._offsets
-            rows = pages.rows(bases, ids & STEP_MASK)
-            leaves = self._storage.gather(rows)
-            wrong = pages.tags.take(rows) != ids
-            return _Read(ids, None, leaves, wrong.any(axis=1) if wrong.any() else None)
-        steps, mask = self._extents(keys, table.states.take(slots) >> FLAG_BITS)
-        ids = np.where(mask, (keys - (keys & STEP_MASK))[:, None] + steps, NO_ID)
-        rows = np.where(mask, pages.rows(bases, np.maximum(steps, 0)), self._storage.zero_row)
+            rows = pages.rows(bases, ids)
+            key_rows = rows[:, drawn_at]
+        else:
+            offsets, mask = self._extents(keys, table.states.take(slots) >> FLAG_BITS)
+            all_ids = keys[:, None] + offsets
+            ids = np.where(mask, all_ids, NO_ID)
+            # What is before an episode's first frame has the id of no frame of it: it is hidden by the mask.
+            all_rows = pages.rows(bases, np.maximum(all_ids, (keys - (keys & STEP_MASK))[:, None]))
+            rows = np.where(mask, all_rows, self._storage.zero_row)
+            key_rows = all_rows[:, drawn_at]
+            # Of a sample that is there at least the drawn frame is real.
+            missing = ~mask[:, drawn_at]
         leaves = self._storage.gather(rows)
-        wrong = (pages.tags.take(rows) != ids) & mask
-        # Of a sample that is there at least the drawn frame is real.
-        missing = ~mask[:, 0 if self.kind.window is None else self.kind.window.burn_in]
-        if not (wrong.any() or missing.any()):
-            return _Read(ids, mask, leaves, None)
-        return _Read(ids, mask, leaves, wrong.any(axis=1) | missing)
+        stale = pages.tags.take(key_rows, mode="clip") != keys
+        stale |= table.bases.take(slots) != bases
+        if missing is not None:
+            stale |= missing
+        return _Read(ids, mask, leaves, stale if stale.any() else None)
 
     def _extents(self, keys: Array, lengths: Array) -> tuple[Array, Array]:
-        """Steps of the samples' frames within their episodes, and which of these are real, `[n, T]` each."""
-        window = self.kind.window
-        if window is None:
-            steps = np.broadcast_to(np.arange(max(1, int(lengths.max()))), (len(keys), max(1, int(lengths.max()))))
-            return steps, steps < lengths[:, None]
+        """The samples' frames relative to the drawn ones, `[T]`, and which of them are real, `[n, T]`."""
+        if self.kind.window is None:
+            offsets = np.arange(max(1, int(lengths.max())))
+            return offsets, offsets < lengths[:, None]
         steps = (keys & STEP_MASK)[:, None] + self._offsets
-        return steps, (steps >= 0) & (steps < lengths[:, None])
+        return self._offsets, (steps >= 0) & (steps < lengths[:, None])
 
     # Graph
 
@@ -183,23 +189,23 @@ class EpisodeSampler:
 
     def positions_in_graph(self, keys: tf.Tensor) -> tf.Tensor:
         """`positions` as graph ops."""
-        slots = tf.bitwise.right_shift(keys, tf.constant(STEP_BITS, tf.int64)) % self._table.capacity
+        slots = self._slots_in_graph(keys)
         if self.kind.window is None:
             return slots + self._storage.zero_row
-        steps = tf.bitwise.bitwise_and(keys, tf.constant(STEP_MASK, tf.int64))
         with uncompiled():
-            return self._table.pages.rows_in_graph(self._table.bases_in_graph(slots), steps[:, None])[:, 0]
+            bases = self._table.bases_in_graph(slots)
+        return self._table.pages.rows_in_graph(bases, keys[:, None])[:, 0]
 
     def _read_in_graph(
         self, keys: tf.Tensor, chances: tf.Tensor, extents: tuple[tf.Tensor, tf.Tensor] | None = None
     ) -> tuple[Drawn, tf.Tensor]:
-        table, pages, window = self._table, self._table.pages, self.kind.window
-        slots = tf.bitwise.right_shift(keys, tf.constant(STEP_BITS, tf.int64)) % table.capacity
+        table, window = self._table, self.kind.window
+        slots = self._slots_in_graph(keys)
         with uncompiled():
             bases = table.bases_in_graph(slots)
             states = None if self._plain or extents is not None else table.states_in_graph(slots)
-        first_step = tf.bitwise.bitwise_and(keys, tf.constant(STEP_MASK, tf.int64))
         mask, offsets = None, self._offsets
+        first_step = tf.bitwise.bitwise_and(keys, tf.constant(STEP_MASK, tf.int64))
         if extents is None and states is not None:
             extents = first_step, states // (1 << FLAG_BITS) - first_step
         if extents is not None:
@@ -207,34 +213,39 @@ class EpisodeSampler:
             if window is None:
                 offsets = tf.range(tf.maximum(tf.reduce_max(num_after), 1))
             mask = (offsets >= -num_before[:, None]) & (offsets < num_after[:, None])
-        steps = first_step[:, None] + offsets
         ids = keys[:, None] + offsets
-        with uncompiled():
-            rows = pages.rows_in_graph(bases, tf.maximum(steps, 0))
-        if mask is not None:
+        drawn_at = 0 if window is None else window.burn_in
+        if mask is None:
+            rows = table.pages.rows_in_graph(bases, ids)
+            key_rows = rows[:, drawn_at]
+        else:
+            all_rows = table.pages.rows_in_graph(bases, tf.maximum(ids, (keys - first_step)[:, None]))
+            key_rows = all_rows[:, drawn_at]
             ids = tf.where(mask, ids, tf.constant(NO_ID, tf.int64))
-            rows = tf.where(mask, rows, tf.constant(self._storage.zero_row, tf.int64))
-        leaves, tags = self._gather_in_graph(rows)
-        wrong = tf.not_equal(tags, ids)
-        stale = tf.reduce_any(wrong if mask is None else wrong & mask, axis=1)
+            rows = tf.where(mask, all_rows, tf.constant(self._storage.zero_row, tf.int64))
+        leaves, records = self._gather_in_graph(rows)
+        with tf.control_dependencies(records), uncompiled():
+            stale = tf.not_equal(table.pages.tags_in_graph(key_rows), keys)
+            stale |= tf.not_equal(table.bases_in_graph(slots), bases)
         if mask is not None:
             # Of a sample that is there at least the drawn frame is real.
-            stale |= ~mask[:, 0 if window is None else window.burn_in]
+            stale |= ~mask[:, drawn_at]
         return Drawn(keys, chances, ids, mask, leaves), stale
 
-    def _gather_in_graph(self, rows: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Leaves of these rows `[n, T]`, and what their tags were afterwards."""
+    def _slots_in_graph(self, keys: tf.Tensor) -> tf.Tensor:
+        return tf.bitwise.right_shift(keys, tf.constant(STEP_BITS, tf.int64)) % self._table.capacity
+
+    def _gather_in_graph(self, rows: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Leaves of these rows `[n, T]`, and the records that they are parts of."""
         # Where both axes are known only at run time, one of them is taken apart.
         flat = rows if rows.shape[1] is not None else tf.reshape(rows, [-1])
         with uncompiled():
             records = self._storage.gather_records_in_graph(flat)
-            with tf.control_dependencies(records):
-                tags = self._table.pages.tags_in_graph(rows)
         leaves = self._storage.split_records_in_graph(records)
         if flat is not rows:
             outer = tf.shape(rows)
             leaves = [tf.reshape(leaf, tf.concat([outer, leaf.shape[1:]], 0)) for leaf in leaves]
-        return leaves, tags
+        return leaves, records
 
     def _leave_to_numpy(self, num: int, seed: tf.Tensor) -> list[tf.Tensor]:
         def draw(sampler: EpisodeSampler, seed: Array) -> list[Array]:

@@ -103,8 +103,10 @@ class EpisodeTable:
     def rows_of(self, episode: int) -> Array:
         """Rows of an episode's frames, oldest first."""
         slot = (episode + 1) % self.capacity
-        steps = np.arange(int(self.states[slot]) >> FLAG_BITS)
-        return self.pages.rows(self.bases[slot : slot + 1], steps[None])[0]
+        length = int(self.states[slot]) >> FLAG_BITS
+        if not length:
+            return np.zeros(0, np.int64)
+        return self.pages.rows(self.bases[slot : slot + 1], frame_id(episode) + np.arange(length)[None])[0]
 
     def count(self, kind: Kind) -> KindCount:
         """The running count of a kind; the first call for a kind adds it up."""
@@ -159,7 +161,7 @@ class EpisodeTable:
             count.value -= count.kind.weight(state)
         if length:
             self._usage.count_evicted(self.rows_of(episode), slot)
-            self.pages.release(int(self.bases[slot]), int(self._nums_pages[slot]))
+            self.pages.release(int(self.bases[slot]), int(self._nums_pages[slot]), frame_id(episode))
         self._nums_pages[slot] = 0
         self.states[slot] = 0
         self._set_num_frames(self.num_frames - length)
@@ -175,16 +177,17 @@ class EpisodeTable:
         slot, pages = (episode + 1) % self.capacity, self.pages
         old = int(self.states[slot])
         step = old >> FLAG_BITS
+        identity = frame_id(episode, step)
         added = None
         if step & (pages.page_rows - 1) == 0:
-            added = self._extend(slot, step, step + 1)
+            added = self._extend(episode, step, step + 1)
         try:
-            row = pages.row(int(self.bases[slot]), step)
+            row = pages.row(int(self.bases[slot]), identity)
             self.storage.write(slice(row, row + 1), leaves)
         except BaseException:
             self._take_back(slot, added)
             raise
-        pages.tags[row] = identity = frame_id(episode, step)
+        pages.tags[row] = identity
         new = old + (1 << FLAG_BITS) | flags
         for count in self._counts.values():
             count.value += count.kind.weight(new) - count.kind.weight(old)
@@ -211,12 +214,10 @@ class EpisodeTable:
         added: list[tuple[int, Array]] = []
         try:
             full = self.pages.pages_for(lengths + nums) > self.pages.pages_for(lengths)
-            for slot, length, num in zip(
-                slots[full].tolist(), lengths[full].tolist(), nums[full].tolist(), strict=True
-            ):
-                added.append((slot, self._extend(slot, length, length + num)))
-            frame_slots = (ids >> STEP_BITS) % self.capacity
-            rows = self.pages.rows(self.bases[frame_slots], (ids & ((1 << STEP_BITS) - 1))[:, None])[:, 0]
+            grown = zip(episodes[full].tolist(), lengths[full].tolist(), nums[full].tolist(), strict=True)
+            for episode, length, num in grown:
+                added.append((self.slot(episode), self._extend(episode, length, length + num)))
+            rows = self.pages.rows(self.bases[(ids >> STEP_BITS) % self.capacity], ids[:, None])[:, 0]
             self.storage.write(cast(slice, rows), leaves)  # NumPy assigns to an array of rows as well
         except BaseException:
             for slot, fresh in added:
@@ -262,17 +263,16 @@ class EpisodeTable:
             count.value += int(count.kind.weights(new).sum() - count.kind.weights(old).sum())
         self.states[slots] = new
 
-    def _extend(self, slot: int, length: int, new_length: int) -> Array:
+    def _extend(self, episode: int, length: int, new_length: int) -> Array:
         """Pages for an episode that needs more of them."""
-        pages = self.pages
+        pages, slot, first_id = self.pages, self.slot(episode), frame_id(episode)
         have, needed = int(pages.pages_for(length)), int(pages.pages_for(new_length))
         added = pages.take(needed - have)
-        base = int(self.bases[slot])
         try:
-            base = pages.extend(base, have, added)
+            base = pages.extend(int(self.bases[slot]), have, added, first_id)
         except MemoryError:
             self._compact()
-            base = pages.extend(int(self.bases[slot]), have, added)
+            base = pages.extend(int(self.bases[slot]), have, added, first_id)
         self.bases[slot] = base
         self._nums_pages[slot] = needed
         return added

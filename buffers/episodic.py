@@ -19,7 +19,7 @@ from .episode_ends import EpisodeRule, FinalFrame
 from .episode_ids import EpisodeIds, Episodes
 from .episode_kinds import COMPLETED, FINISHED, FLAG_BITS, Draw, Kind, lengths_of
 from .episode_marks import FrameMarker
-from .episode_pages import STEP_BITS, STEP_MASK, EpisodePages, reserve_pages
+from .episode_pages import STEP_BITS, EpisodePages, reserve_pages
 from .episode_passes import EpisodePassPlanner, pass_dataset
 from .episode_sampler import EpisodeSampler
 from .episode_table import EpisodeTable
@@ -458,7 +458,7 @@ class EpisodicReplayBuffer(ReplayBuffer):
         wanted = flat[:, None] + np.arange(1 if window is None else window.num_steps)
         with self._lock:
             self._check_open()
-            rows = self._pages.rows(self._table.bases[(flat >> STEP_BITS) % self.capacity], wanted & STEP_MASK)
+            rows = self._pages.rows(self._table.bases[(flat >> STEP_BITS) % self.capacity], wanted)
             held = self._pages.tags.take(rows, mode="clip") == wanted
             if not held[:, 0].all():
                 gone = ~held[:, 0]
@@ -665,7 +665,7 @@ class EpisodicReplayBuffer(ReplayBuffer):
         with self._lock:
             flat = keys.reshape(-1)
             bases = self._table.bases[(flat >> STEP_BITS) % self.capacity]
-            rows = self._pages.rows(bases, (flat & STEP_MASK)[:, None])[:, 0]
+            rows = self._pages.rows(bases, flat[:, None])[:, 0]
             return np.int64(np.count_nonzero(self._pages.tags.take(rows, mode="clip") != flat))
 
     def _sample_in_graph(self, sampler: EpisodeSampler, sample_batch_size: int | None) -> tuple[Items, BufferInfo]:
