@@ -199,7 +199,8 @@ class ReplayBuffer(abc.ABC):
           Otherwise as `sample`.
         """
         check_count("min_steps", min_steps)
-        samples, num_real = [], 0
+        samples: list[tuple[Items, BufferInfo]] = []
+        num_real = 0
         while num_real < min_steps:
             # The samples so far tell how many frames one has at most: no more are drawn than surely are needed.
             most = max((1 if info.ids.shape.rank < 2 else info.ids.shape[1] for _, info in samples), default=min_steps)

@@ -244,14 +244,18 @@ class FrameRing:
         """Step words of all frames held, `[B, n]`, oldest first."""
         return self.words[self.rows(self.ids_by_stream())]
 
+    def joined_words(self, ids: Array) -> Array:
+        """Step words of these ids where a stream is one endless episode, which begins where all before is lost."""
+        return 2 * ((ids - self.floor) // self.batch_size)
+
     def ids_by_stream(self) -> Array:
         """Ids of all frames held, `[B, n]`, oldest first."""
         return np.arange(self.tail, self.published).reshape(-1, self.batch_size).T
 
-    def held_in_graph(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """`tail` and `published` in a graph, int64 `[]`."""
+    def held_in_graph(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """`tail`, `published` and `floor` in a graph, int64 `[]`."""
         published, floor = tf.unstack(tf.gather(self._shared_cursors.in_graph(), [PUBLISHED, FLOOR]))
-        return tf.maximum(floor, published - self.capacity), published
+        return tf.maximum(floor, published - self.capacity), published, floor
 
     def oldest_untouched(self) -> int:
         """The oldest id whose row no writer has touched since it was published.

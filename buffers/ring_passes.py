@@ -94,7 +94,7 @@ class PassPlanner:
         if ids.size < max(1, self._min_size):
             raise self._explain_nothing(window)
         if window.boundaries == "ignore":
-            words = 2 * (ids // self._ring.batch_size)
+            words = self._ring.joined_words(ids)
         parts = []
         for stream, stream_words, is_open in zip(ids, words, unfinished, strict=True):
             if shift is None:

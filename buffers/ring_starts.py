@@ -49,11 +49,13 @@ class Extents(NamedTuple):
 class _Bounds(NamedTuple):
     """What is held at the moment of a draw: ids from `tail` to `published`, and how many windows are eligible.
 
-    `open_times` `[B]` is there only where unfinished episodes wait for their frames.
+    `open_times` `[B]` is there only where unfinished episodes wait for their frames; where every frame is
+    eligible `tail` is the first whose context is held.
     """
 
     tail: int
     published: int
+    floor: int
     num_eligible: int
     open_times: Array | None
 
@@ -63,6 +65,7 @@ class _GraphBounds(NamedTuple):
 
     tail: tf.Tensor
     published: tf.Tensor
+    floor: tf.Tensor
     num_eligible: tf.Tensor
     open_times: tf.Tensor | None
 
@@ -101,9 +104,11 @@ class WindowStarts:
         self._reach = min(rule.reach for rule in self._rules) * ring.batch_size
         # Windows that an unfinished episode's newest frame cuts short wait until it goes on or ends.
         self._waits = window.short == "pad" and not window.pad_unfinished and window.num_steps > 1
+        # Frames whose context was evicted start no window: half of it would look like an episode's beginning.
+        self._context = window.burn_in * ring.batch_size
         # Every frame that is far enough from the newest starts a window: nothing to reject, nothing to count.
         self._all_eligible = self._joins or (
-            self._rules == (StartRule(0),) and not final_observations and not self._waits
+            self._rules == (StartRule(0),) and not (final_observations or self._waits or self._context)
         )
         with writer_lock:
             self._counts = [] if self._all_eligible else [ring.count_starts(rule) for rule in self._rules]
@@ -120,8 +125,8 @@ class WindowStarts:
         """
         bounds = self._bounds(lock_held)
         if self._all_eligible:
-            low, high = self._index_range(bounds.tail, bounds.published)
-            return self._id_at(rng.integers(low, high, num)), bounds.num_eligible
+            low, high = self._index_range(bounds.tail, bounds.published, bounds.floor)
+            return self._id_at(rng.integers(low, high, num), bounds.floor), bounds.num_eligible
         if bounds.num_eligible < _LIST_BELOW * num:
             starts = self._all_starts(bounds)
             while not len(starts):
@@ -166,6 +171,15 @@ class WindowStarts:
 
     def _starting(self, ids: Array, bounds: _Bounds) -> Array:
         """Those of `ids` at which a window starts."""
+        starts = self._starting_with_any_context(ids, bounds)
+        return starts[~self._lacks_context(starts, bounds)] if self._context else starts
+
+    def _lacks_context(self, starts: Array, bounds: _Bounds) -> Array:
+        """Whether frames that belong before these starts were evicted."""
+        num_held = (starts - bounds.tail) // self._streams
+        return np.asarray((num_held < self._window.burn_in) & (self._steps(starts) > num_held))
+
+    def _starting_with_any_context(self, ids: Array, bounds: _Bounds) -> Array:
         ring, streams = self._ring, self._streams
         held = []
         for rule in self._rules:
@@ -185,7 +199,8 @@ class WindowStarts:
 
     def _steps(self, ids: Array) -> Array:
         """How many frames of the same episode come before each of these; across boundaries, of the stream."""
-        return ids // self._streams if self._joins else self._ring.words[self._ring.rows(ids)] >> 1
+        ring = self._ring
+        return (ring.joined_words(ids) if self._joins else ring.words[ring.rows(ids)]) >> 1
 
     def _bounds(self, lock_held: bool) -> _Bounds:
         """The bounds now; at least one window is eligible.
@@ -213,19 +228,27 @@ class WindowStarts:
         ring, streams = self._ring, self._streams
         # In this order: an episode that `open_times` does not tell as open is published to its end.
         open_times = ring.open_times() if self._waits else None
-        published = ring.published
-        tail = max(ring.floor, published - ring.capacity)
+        published, floor = ring.published, ring.floor
+        tail = max(floor, published - ring.capacity)
         if self._all_eligible:
-            low, high = self._index_range(tail, published)
-            return _Bounds(tail, published, high - low, None)
+            if self._context and tail > floor:
+                tail += self._context
+            low, high = self._index_range(tail, published, floor)
+            return _Bounds(tail, published, floor, high - low, None)
         num_eligible = sum(count.value for count in self._counts)
         if open_times is not None:
             num_frames = published // streams - open_times
             gone = np.maximum(tail // streams - open_times, 0)
             num_eligible -= int(num_cut_starts(self._window, num_frames, gone).sum())
-        return _Bounds(tail, published, num_eligible, open_times)
+        bounds = _Bounds(tail, published, floor, num_eligible, open_times)
+        if self._context:
+            oldest = np.arange(tail, max(tail, min(tail + self._context, published - self._reach)))
+            starts = self._starting_with_any_context(oldest, bounds)
+            num_eligible -= int(np.count_nonzero(self._lacks_context(starts, bounds)))
+            bounds = bounds._replace(num_eligible=num_eligible)
+        return bounds
 
-    def _index_range(self, tail: Any, published: Any) -> tuple[Any, Any]:
+    def _index_range(self, tail: Any, published: Any, floor: Any) -> tuple[Any, Any]:
         """Where nothing is to reject: the starts are `_id_at` of the ints from the first to the second.
 
         Ints or tensors; the first is not below the second where there is no start.
@@ -233,15 +256,15 @@ class WindowStarts:
         if self._window.stride == 1:
             return tail, published - self._reach
         streams, stride = self._streams, self._window.stride
-        low = -(-(tail // streams) // stride)
-        high = -(-((published - self._reach) // streams) // stride)
+        low = -(-((tail - floor) // streams) // stride)
+        high = -(-((published - self._reach - floor) // streams) // stride)
         return low * streams, high * streams
 
-    def _id_at(self, index: Any) -> Any:
+    def _id_at(self, index: Any, floor: Any) -> Any:
         """The id of an eligible start, where every `stride`-th frame of a stream is one; an array or a tensor."""
         if self._window.stride == 1:
             return index
-        return index // self._streams * (self._window.stride * self._streams) + index % self._streams
+        return floor + index // self._streams * (self._window.stride * self._streams) + index % self._streams
 
     # Graph
 
@@ -249,9 +272,9 @@ class WindowStarts:
         """`draw` as graph ops: int64 `[num]` and `[]`; `seed` is int64 `[2]`, and equal seeds give equal draws."""
         bounds = self._bounds_in_graph()
         if self._all_eligible:
-            low, high = self._index_range(bounds.tail, bounds.published)
+            low, high = self._index_range(bounds.tail, bounds.published, bounds.floor)
             index = tf.random.stateless_uniform([num], seed, low, high, tf.int64)
-            return self._id_at(index), bounds.num_eligible
+            return self._id_at(index, bounds.floor), bounds.num_eligible
         starts = tf.cond(
             bounds.num_eligible < _LIST_BELOW * num,
             lambda: self._list_in_graph(num, seed, bounds),
@@ -266,7 +289,7 @@ class WindowStarts:
         with uncompiled():
             # After the draw, so that what was published then is so still; before the words, which tell only of that.
             with tf.control_dependencies([starts]):
-                tail, published = self._ring.held_in_graph()
+                tail, published, _ = self._ring.held_in_graph()
             with tf.control_dependencies([published]):
                 first = self._steps_in_graph(starts)
                 steps = tf.range(window.num_steps, dtype=tf.int64)
@@ -320,6 +343,16 @@ class WindowStarts:
 
     def _starting_in_graph(self, ids: tf.Tensor, bounds: _GraphBounds) -> tf.Tensor:
         """Those of `ids` at which a window starts."""
+        starts = self._starting_with_any_context_in_graph(ids, bounds)
+        return tf.boolean_mask(starts, ~self._lacks_context_in_graph(starts, bounds)) if self._context else starts
+
+    def _lacks_context_in_graph(self, starts: tf.Tensor, bounds: _GraphBounds) -> tf.Tensor:
+        num_held = (starts - bounds.tail) // self._streams
+        with uncompiled():
+            steps = self._steps_in_graph(starts)
+        return (num_held < self._window.burn_in) & (steps > num_held)
+
+    def _starting_with_any_context_in_graph(self, ids: tf.Tensor, bounds: _GraphBounds) -> tf.Tensor:
         streams = self._streams
         held = []
         for rule in self._rules:
@@ -337,7 +370,7 @@ class WindowStarts:
 
     def _steps_in_graph(self, ids: tf.Tensor) -> tf.Tensor:
         if self._joins:
-            return ids // self._streams
+            return (ids - self._ring.held_in_graph()[2]) // self._streams
         return tf.bitwise.right_shift(self._ring.words_in_graph(ids), tf.constant(1, tf.int64))
 
     def _bounds_in_graph(self) -> _GraphBounds:
@@ -346,20 +379,27 @@ class WindowStarts:
             # In this order: an episode that `open_times` does not tell as open is published to its end.
             open_times = self._ring.open_times_in_graph() if self._waits else None
             with tf.control_dependencies([] if open_times is None else [open_times]):
-                tail, published = self._ring.held_in_graph()
+                tail, published, floor = self._ring.held_in_graph()
             if self._all_eligible:
-                low, high = self._index_range(tail, published)
+                if self._context:
+                    tail += self._context * tf.cast(tail > floor, tf.int64)
+                low, high = self._index_range(tail, published, floor)
                 num_eligible = high - low
             else:
                 num_eligible = tf.add_n([count.in_graph() for count in self._counts])
             if open_times is not None:
                 num_eligible -= self._num_cut_in_graph(tail, published, open_times)
+        if self._context and not self._all_eligible:
+            bounds = _GraphBounds(tail, published, floor, num_eligible, open_times)
+            stop = tf.maximum(tail, tf.minimum(tail + self._context, published - self._reach))
+            starts = self._starting_with_any_context_in_graph(tf.range(tail, stop), bounds)
+            num_eligible -= tf.math.count_nonzero(self._lacks_context_in_graph(starts, bounds))
         nothing = published - tail < self._min_size
         nothing |= (num_eligible <= 0) | (published - self._reach <= tail)
         checked = tf.cond(nothing, self._raise_in_graph, lambda: tf.constant(False))
         with tf.control_dependencies([checked]):
             # 1 where a count and the cursors were of different moments: the draw itself reads the bounds anew.
-            return _GraphBounds(tf.identity(tail), published, tf.maximum(num_eligible, 1), open_times)
+            return _GraphBounds(tf.identity(tail), published, floor, tf.maximum(num_eligible, 1), open_times)
 
     def _num_cut_in_graph(self, tail: tf.Tensor, published: tf.Tensor, open_times: tf.Tensor) -> tf.Tensor:
         """`num_cut_starts` summed over the streams, int64 `[]`."""

@@ -26,7 +26,7 @@ from .spec import DataSpec, ItemChecker
 from .stats import BufferStats, WindowCount
 from .storage import FrameStorage
 from .usage import Usage
-from .windows import StartRule, Window, resolve_window
+from .windows import StartRule, Window, eligible_windows, resolve_window
 
 # A frame's step word and its mark.
 _BOOKKEEPING_BYTES = 9
@@ -162,7 +162,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
         """Frames held now, int64 `[]`: a tensor, so that inside a `tf.function` it stays live."""
         if tf.executing_eagerly():
             return tf.constant(self._ring.num_frames, tf.int64)
-        tail, published = self._ring.held_in_graph()
+        tail, published, _ = self._ring.held_in_graph()
         return published - tail
 
     # Writing
@@ -499,6 +499,8 @@ class TFUniformReplayBuffer(ReplayBuffer):
         )
         if window.short == "pad" and not window.pad_unfinished and self._ring.unfinished().any():
             text += "; unfinished episodes are only padded with pad_unfinished=True"
+        if window.burn_in:
+            text += f"; none starts where some of its {window.burn_in} frames of context were evicted"
         return EmptyBufferError(text + ".")
 
     def _plans(self, window: Window, shift: int | None, epochs: int | None, *, keep_short: bool) -> tf.data.Dataset:
@@ -529,11 +531,9 @@ class TFUniformReplayBuffer(ReplayBuffer):
     def _count_windows(self, window: Window, num_eligible: int) -> WindowCount:
         if window.short == "pad" or window.num_steps == 1:
             return WindowCount(num_eligible, 0)
-        if window.boundaries == "ignore":
-            words = 2 * (self._ring.ids_by_stream() // self.batch_size)
-        else:
-            words = self._ring.words_by_stream()
-        num_possible = int(np.count_nonzero(StartRule(0, stride=window.stride).holds(words)))
+        ring, possible = self._ring, Window(1, window.burn_in, window.stride)
+        words = ring.joined_words(ring.ids_by_stream()) if window.boundaries == "ignore" else ring.words_by_stream()
+        num_possible = sum(len(eligible_windows(stream, possible).starts) for stream in words)
         return WindowCount(num_eligible, num_possible - num_eligible)
 
     def _check_held(self, starts: Array, window: Window) -> None:

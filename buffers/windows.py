@@ -33,8 +33,8 @@ class Window:
 
     Args:
       num_steps: frames from the drawn one on, `T`.
-      burn_in: frames of context before the drawn one. Where the episode (or what is held of
-        it) has fewer, the rest is padding in front.
+      burn_in: frames of context before the drawn one. Where the episode has fewer, the rest is padding in
+        front. Where they are evicted no window starts: padding would look like an episode's beginning.
       stride: also called period; windows start at every `stride`-th frame of an episode only.
       short: what becomes of windows that the episode's end cuts short. `'drop'`: they are not
         drawn. `'pad'`: they are padded at the end, so that every frame of every ended episode is in a
@@ -165,6 +165,8 @@ def start_rules(window: Window) -> tuple[StartRule, ...]:
 def num_starts(window: Window, num_frames: Array, *, final: Array, finished: Array, gone: Array | int = 0) -> Array:
     """How many windows start in episodes of `num_frames` frames, int64, the arguments' common shape.
 
+    Starts whose context (`burn_in`) is gone count too.
+
     Args:
       window: the kind of window.
       num_frames: frames of each episode, those included that are gone.
@@ -294,10 +296,12 @@ def eligible_windows(words: Array, window: Window, *, unfinished: bool = False) 
         ends = np.flatnonzero(rule.holds(words))
         chosen[ends[ends >= rule.reach] - rule.reach] = True
     num_after = np.minimum(stops - index, window.num_steps)
+    num_held = index - begins
+    chosen &= (num_held >= window.burn_in) | (words >> 1 <= num_held)
     if unfinished and not window.pad_unfinished:
         chosen &= (num_after == window.num_steps) | (stops < len(words))
     starts = np.flatnonzero(chosen)
-    return Placed(starts, np.minimum((index - begins)[starts], window.burn_in), num_after[starts])
+    return Placed(starts, np.minimum(num_held[starts], window.burn_in), num_after[starts])
 
 
 def stepped_windows(words: Array, num_steps: int, shift: int, *, keep_short: bool) -> Placed:

@@ -65,11 +65,9 @@ class Model:
         self.num_streams = num_streams
         self.max_length = max_length
         self.next_id = 0
-        self.cleared_steps = 0
         self.clear()
 
     def clear(self) -> None:
-        self.cleared_steps = self.next_id // self.num_streams
         self.streams: list[list[Frame]] = [[] for _ in range(self.num_streams)]
         self.gone: list[Frame] = []
         self.next_begins = [True] * self.num_streams
@@ -120,7 +118,7 @@ class Model:
         cuts = []
         for b, stream in enumerate(self.streams):
             if window.boundaries == "ignore":
-                time = len(self.gone) // self.num_streams + self.cleared_steps
+                time = len(self.gone) // self.num_streams
                 episodes = [[dataclasses.replace(f, step=time + i, final=False) for i, f in enumerate(stream)]]
             else:
                 episodes = [[]]
@@ -141,6 +139,8 @@ class Model:
                     if is_short and window.stride > 1 and frame.step > 0 and shown >= episode[-1].step:
                         continue
                     before = episode[max(0, index - window.burn_in) : index]
+                    if len(before) < min(window.burn_in, frame.step):
+                        continue  # some of its context was evicted
                     cuts.append(Cut([f.value for f in before], [f.value for f in after]))
         return cuts
 

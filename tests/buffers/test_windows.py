@@ -1,5 +1,7 @@
 """Which frames start a window, by hand-made episodes and against a naive list; no buffer is needed for that."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -64,6 +66,14 @@ def test_burn_in_stops_at_the_episodes_beginning():
     assert placed.num_before.tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
 
 
+def test_no_window_starts_where_its_context_was_evicted():
+    """Frames 3 to 7 of an episode, then another: two frames of context are held from frame 5 on."""
+    words = np.concatenate([2 * np.arange(3, 8), FIVE_STEPS])
+    placed = eligible_windows(words, Window(1, burn_in=2))
+    assert placed.starts.tolist() == [2, 3, 4, 5, 6, 7, 8, 9]
+    assert placed.num_before.tolist() == [2, 2, 2, 0, 1, 2, 2, 2]
+
+
 def test_an_unfinished_episodes_tail_waits_unless_it_is_asked_for():
     two_episodes = np.concatenate([FIVE_STEPS, FIVE_STEPS])
     assert starts(two_episodes, Window(4, short="pad"), unfinished=True) == [0, 1, 2, 3, 4, 5, 6]
@@ -110,6 +120,7 @@ def kinds(draw: st.DrawFn) -> Window:
 def test_counts_agree_with_lists(window, num_frames, finished, final, gone):
     """`num_starts` and `num_cut_starts`, by which draws are made, against the windows that are listed."""
     gone, final = min(gone, num_frames), final and finished
+    window = dataclasses.replace(window, burn_in=0)  # what lacks its context is counted apart
     words = 2 * np.arange(num_frames)
     words[-1] += final
     listed = eligible_windows(words[gone:], window, unfinished=not finished)
