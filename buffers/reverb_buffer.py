@@ -448,7 +448,9 @@ class ReverbReplayBuffer(ServedBuffer):
             return single_frames()
         if in_steps:
             return stepped_rows(wanted.num_steps, keep_short=keep_short)
-        return eligible_rows(wanted) if wanted.is_plain and wanted.stride == 1 else item_rows(wanted)
+        # Of such items every frame that is held is in as many windows as it can be: shorter ones start everywhere.
+        is_dense = self._kind is not None and self._kind.is_plain and self._kind.stride == 1
+        return eligible_rows(wanted) if is_dense else item_rows(wanted)
 
     def _wanted(self, num_steps: int | None, window: Window | None, *, is_pass: bool) -> Window | None:
         """The window asked for, with the table's own `stride` and `short` where only `num_steps` was given."""

@@ -211,7 +211,7 @@ class EpisodeReader:
         zero, never = tf.constant(0, tf.int64), tf.constant(0.0, tf.float64)
         start = (zero, never, never, zero)
         rows = rows.scan(start, look)
-        return rows.filter(lambda sample, found: found).map(lambda sample, found: sample)
+        return rows.filter(_is_found).map(_sample_of)
 
     def _tell(self, window: Window, in_row: tf.Tensor, since: tf.Tensor, longest: tf.Tensor) -> tf.Tensor:
         """Logs that only episodes without such a window come, or raises it; returns when the next line is due."""
@@ -302,6 +302,14 @@ def _window_sample(cut: tuple[Any, CutWindows]) -> Any:
     sample, windows = cut
     chance = sample.info.probability / tf.cast(tf.maximum(windows.num_starts, 1), sample.info.probability.dtype)
     return sample._replace(info=sample.info._replace(probability=chance), data=tuple(windows.columns))
+
+
+def _is_found(sample: Any, found: tf.Tensor) -> tf.Tensor:
+    return found
+
+
+def _sample_of(sample: Any, found: tf.Tensor) -> Any:
+    return sample
 
 
 def _rows(nest: Any, index: Array) -> Any:

@@ -35,7 +35,8 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
     The served twin of `EpisodicReplayBuffer`. An item is an episode, its boundary frame included,
     written when it ends: at an end that the items or `end_of_episode` tell, at `end_stream`, where the next
     frame begins an episode, at `close`. An unfinished one cannot be drawn. At most `max_episode_length` frames of each
-    stream wait in this process.
+    stream wait in this process. Frames are sent in chunks, so that other processes see an episode up to
+    `max_chunk_length` frames after its end, or at a `flush`.
 
     The law of draws: an episode by the table's sampler, and with `num_steps` or `window` one of its windows
     of that kind, each with the same chance; so `probabilities` are the episode's chance divided by its number of
@@ -62,7 +63,7 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
         sampler keeps an order. A dataset looks `workers * this` episodes ahead, and one batch.
       max_samples_per_stream: episodes of one request before the next; -1: Reverb chooses.
       max_samples: episodes after which a dataset ends; -1: never.
-      max_chunk_length: frames that Reverb compresses together; None: by their size.
+      max_chunk_length: frames that Reverb compresses together; None: 16, or 1 where they are large.
       max_pending_items: episodes that may wait for the server; then `add_batch` waits until half are confirmed.
 
     Raises:

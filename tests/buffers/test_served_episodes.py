@@ -195,6 +195,59 @@ def test_long_episodes_are_cut_and_counted(make):
     assert [part[0] - before[-1] for before, part in zip(ids[:-1], ids[1:], strict=True)] == [2, 2, 2, 2]
 
 
+@pytest.fixture(scope="module")
+def short_tables() -> Iterator[ReplayServer]:
+    """A table of episodes of up to four frames for each way with longer ones."""
+    tables = [
+        TableConfig(way, STEP, 1000, sequence_length=None, max_episode_length=4, over_long=way, scannable=True)
+        for way in ("drop", "cut")
+    ]
+    with ReplayServer(tables) as server:
+        yield server
+
+
+EVENTS = st.lists(st.sampled_from(["step", "step", "step", "step", "last", "first", "end_stream"]), max_size=30)
+
+
+@settings(max_examples=25, deadline=None)
+@given(over_long=st.sampled_from(["drop", "cut"]), streams=st.lists(EVENTS, min_size=1, max_size=3))
+def test_the_items_of_a_table_are_the_episodes_of_a_naive_model(short_tables, over_long, streams):
+    num_streams, length = len(streams), max(len(stream) for stream in streams)
+    streams = [stream + ["step"] * (length - len(stream)) for stream in streams]
+    with ReverbEpisodicReplayBuffer(STEP, over_long, local_server=short_tables, batch_size=num_streams) as buffer:
+        buffer.clear()
+        ended: list[list[list[int]]] = [[] for _ in streams]
+        unfinished: list[list[int]] = [[] for _ in streams]
+        for t in range(length):
+            types = []
+            for b, stream in enumerate(streams):
+                if stream[t] == "end_stream":
+                    buffer.end_stream(b)
+                if stream[t] in ("first", "end_stream"):
+                    ended[b].append(unfinished[b])
+                    unfinished[b] = []
+                unfinished[b].append(100 * b + t + 1)
+                if stream[t] == "last":
+                    ended[b].append(unfinished[b])
+                    unfinished[b] = []
+                types.append({"first": FIRST, "last": LAST}.get(stream[t], MID))
+            buffer.add_batch(Step(np.array(types, np.int32), 100 * np.arange(num_streams) + t + 1))
+        expected = []
+        for b in range(num_streams):
+            for episode in ended[b]:
+                pieces = [episode[k : k + 4] for k in range(0, len(episode), 4)]
+                expected += pieces if over_long == "cut" else pieces[: len(pieces) == 1]
+            # What is full is only known to be cut when a frame more has come.
+            full = [unfinished[b][k : k + 4] for k in range(0, max(0, len(unfinished[b]) - 4), 4)]
+            expected += full if over_long == "cut" else []
+        buffer.flush()
+        assert buffer.num_episodes == len(expected)
+        assert len(buffer) == sum(map(len, expected))
+        if expected:
+            rows = [items.value.numpy().tolist() for items, _ in buffer.as_dataset(single_deterministic_pass=True)]
+            assert rows == expected
+
+
 # Whole episodes
 
 
@@ -206,7 +259,7 @@ def test_fr_052_whole_episodes_are_padded_in_batches(make):
     assert items.shape == (50, 3) and set(shown(items, info)) == rows
     np.testing.assert_allclose(info.probabilities, 0.5)
     assert info.weights.numpy().tolist() == [1.0] * 50 and info.keys.shape == (50,)
-    batches = [next(iter(buffer.as_dataset(2))) for _ in range(8)]
+    batches = list(buffer.as_dataset(2).take(8))
     assert {row for batch in batches for row in shown(*batch)} <= rows | {(1, 2)}
     assert {sum(row) for batch in batches for row in batch[1].mask.numpy()} == {2, 3}
     assert {len(items) for items, _ in buffer.as_dataset().take(40)} == {2, 3}

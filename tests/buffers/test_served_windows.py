@@ -138,7 +138,7 @@ def naive_items(window: Window, episode: Episode) -> list[list[int | None]]:
 STEPS = st.lists(st.sampled_from(["step", "step", "step", "last", "first", "end_stream"]), max_size=30)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(kind=st.integers(0, len(KINDS) - 1), streams=st.lists(STEPS, min_size=1, max_size=3))
 def test_the_items_of_a_table_are_those_of_a_naive_model(server, kind, streams):
     window, num_streams = KINDS[kind], len(streams)
@@ -483,6 +483,20 @@ def test_many_padded_items_over_a_long_time_refer_to_the_same_padding(make):
         add_episode(buffer, [n + 1])
     rows = held(buffer, Window(4, 3, short="pad"))
     assert rows == [[None, None, None, n + 1, None, None, None] for n in range(550, 600)]
+
+
+def test_padding_is_sent_again_to_a_server_that_started_anew():
+    table = TableConfig("replay", COUNTER, 100, sequence_length=3, burn_in=2, short="pad", scannable=True)
+    server = ReplayServer([table])
+    writer = ReverbReplayBuffer(COUNTER, "replay", None, server.address, timeout_s=30.0)
+    add_episode(writer, [1, 2, 3])
+    writer.flush()
+    writer.add_sequence(np.array([[11]]))
+    server.stop()
+    with ReplayServer([table], server.port):
+        writer.add_batch(np.array([12]), end_of_episode=np.array([True]))
+        assert held(writer, Window(3, 2, short="pad")) == [[None, None, 11, 12, None], [None, 11, 12, None, None]]
+        writer.close()
 
 
 # What is refused
