@@ -133,21 +133,21 @@ class EpisodeSampler:
         slots = (keys >> STEP_BITS) % table.capacity
         bases = table.bases.take(slots)
         drawn_at = 0 if window is None else window.burn_in
-        mask = missing = None
-        if self._plain:
-            ids = keys[:, None] + self._offsets
-            rows = pages.rows(bases, ids)
-            key_rows = rows[:, drawn_at]
-        else:
+        offsets, mask, missing = self._offsets, None, None
+        if not self._plain:
             offsets, mask = self._extents(keys, table.states.take(slots) >> FLAG_BITS)
-            all_ids = keys[:, None] + offsets
-            ids = np.where(mask, all_ids, NO_ID)
+        ids = keys[:, None] + offsets
+        if drawn_at:
             # What is before an episode's first frame has the id of no frame of it: it is hidden by the mask.
-            all_rows = pages.rows(bases, np.maximum(all_ids, (keys - (keys & STEP_MASK))[:, None]))
-            rows = np.where(mask, all_rows, self._storage.zero_row)
-            key_rows = all_rows[:, drawn_at]
+            rows = pages.rows(bases, np.maximum(ids, (keys - (keys & STEP_MASK))[:, None]))
+        else:
+            rows = pages.rows(bases, ids)
+        key_rows = rows[:, drawn_at]
+        if mask is not None:
             # Of a sample that is there at least the drawn frame is real.
             missing = ~mask[:, drawn_at]
+            ids = np.where(mask, ids, NO_ID)
+            rows = np.where(mask, rows, self._storage.zero_row)
         leaves = self._storage.gather(rows)
         stale = pages.tags.take(key_rows, mode="clip") != keys
         stale |= table.bases.take(slots) != bases
@@ -155,11 +155,12 @@ class EpisodeSampler:
             stale |= missing
         return _Read(ids, mask, leaves, stale if stale.any() else None)
 
-    def _extents(self, keys: Array, lengths: Array) -> tuple[Array, Array]:
-        """The samples' frames relative to the drawn ones, `[T]`, and which of them are real, `[n, T]`."""
+    def _extents(self, keys: Array, lengths: Array) -> tuple[Array, Array | None]:
+        """The samples' frames relative to the drawn ones, `[T]`, and which are real, `[n, T]`; None for all."""
         if self.kind.window is None:
-            offsets = np.arange(max(1, int(lengths.max())))
-            return offsets, offsets < lengths[:, None]
+            longest = max(1, int(lengths.max()))
+            offsets = np.arange(longest)
+            return offsets, None if lengths.min() == longest else offsets < lengths[:, None]
         steps = (keys & STEP_MASK)[:, None] + self._offsets
         return self._offsets, (steps >= 0) & (steps < lengths[:, None])
 
@@ -257,7 +258,8 @@ class EpisodeSampler:
     def _draw_for_graph(self, num: int, seed: Array) -> list[Array]:
         drawn = self.draw(np.random.default_rng(seed.view(np.uint64)), num)
         leaves = [tensor.numpy() for tensor in self._storage.to_tensors(drawn.leaves)]
-        return [drawn.keys, drawn.chances, drawn.ids, *([] if drawn.mask is None else [drawn.mask]), *leaves]
+        mask = np.ones(drawn.ids.shape, bool) if drawn.mask is None else drawn.mask
+        return [drawn.keys, drawn.chances, drawn.ids, *([] if self._plain else [mask]), *leaves]
 
     def _shaped(self, flat: Sequence[tf.Tensor], num: int) -> Drawn:
         length = None if self.kind.window is None else self.kind.window.length

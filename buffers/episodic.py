@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,24 +11,21 @@ import numpy as np
 import tensorflow as tf
 
 from .adds import Adds
-from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer, check_count, check_parallel_calls
+from .base import BufferInfo, Ids, Items, ReplayBuffer, check_count
 from .callbacks import call_weakly
-from .episode_dataset import bucket_boundaries, graph_info, pad_batches, pad_in_buckets, random_dataset
 from .episode_ends import EpisodeRule, FinalFrame
 from .episode_ids import EpisodeIds, Episodes
-from .episode_kinds import COMPLETED, FINISHED, FLAG_BITS, Draw, Kind, lengths_of
+from .episode_kinds import COMPLETED, FINISHED, FLAG_BITS, Draw, lengths_of
 from .episode_marks import FrameMarker
 from .episode_pages import STEP_BITS, EpisodePages, reserve_pages
-from .episode_passes import EpisodePassPlanner, pass_dataset
-from .episode_sampler import EpisodeSampler
+from .episode_reader import EpisodeReader, ReadSettings
 from .episode_table import EpisodeTable
 from .episode_usage import EpisodeUsage
 from .episode_writer import EpisodeWriter
-from .memory import copy_to_tensor
 from .nests import Array, Nest
 from .priorities import check_keys, check_priorities
 from .spec import DataSpec, ItemChecker
-from .stats import BufferStats, WindowCount
+from .stats import BufferStats
 from .storage import FrameStorage
 from .windows import Window, resolve_window
 
@@ -186,15 +182,24 @@ class EpisodicReplayBuffer(ReplayBuffer):
         self._marker = marker
         self._closed = False
         self._batch_size = int(batch_size)
-        self._completed_only = bool(completed_only)
         self._max_frames = None if max_frames is None else int(max_frames)
-        self._drop_remainder = bool(dataset_drop_remainder)
-        self._window_shift = dataset_window_shift
-        self._min_size = int(min_size_to_sample)
-        self._seed = seed
-        self._rng = np.random.default_rng(None if seed is None else [seed, _SAMPLE_STREAM])
-        self._num_seeds = 0
-        self._samplers: dict[Kind, EpisodeSampler] = {}
+        self._reader = EpisodeReader(
+            self._spec,
+            self._table,
+            self._storage,
+            self._usage,
+            self._lock,
+            ReadSettings(
+                owner=type(self).__name__,
+                completed_only=bool(completed_only),
+                min_size=int(min_size_to_sample),
+                max_frames=self._max_frames,
+                drop_remainder=bool(dataset_drop_remainder),
+                window_shift=dataset_window_shift,
+                final_observations=self._rule.has_final_observations,
+                seed=seed,
+            ),
+        )
         self.name_prefix = name_prefix
 
     @property
@@ -362,50 +367,17 @@ class EpisodicReplayBuffer(ReplayBuffer):
           ValueError: a size is below 1; two arguments that exclude each other are given.
           tf.errors.InvalidArgumentError: at `next`: there is nothing of this kind; the message says why.
         """
-        check_count("sample_batch_size", sample_batch_size, optional=True)
-        check_parallel_calls(num_parallel_calls)
-        check_count("epochs", epochs, optional=True)
-        wanted = resolve_window(num_steps, window)
-        if epochs is not None and single_deterministic_pass:
-            raise ValueError("give epochs (shuffled) or single_deterministic_pass (ordered), not both.")
-        is_pass = single_deterministic_pass or epochs is not None
-        if is_pass and draw is not None:
-            raise ValueError(f"draw={draw!r} is for random draws: a pass visits each once.")
-        boundaries = self._boundaries(buckets, sample_batch_size, wanted)
-        sampler = self._sampler(wanted, draw)
-        drop_remainder = self._drop_remainder or not is_pass
-        # Whole episodes are batched last where they are made one by one: by a function, by length, or in a pass.
-        single = sequence_preprocess_fn is not None or boundaries is not None or is_pass
-        if is_pass:
-            keep_short = num_steps is not None and single_deterministic_pass and sample_batch_size is None
-            keep_short = keep_short and not self._drop_remainder
-            shift = None if window is not None or num_steps is None or epochs else (self._window_shift or num_steps)
-            dataset = pass_dataset(
-                sampler,
-                self._pack_for_dataset,
-                self._plans(sampler.kind, shift, epochs, keep_short=keep_short),
-                self._usage,
-                keep_short=keep_short,
-                num_parallel_calls=num_parallel_calls,
-            )
-        else:
-            dataset = random_dataset(
-                sampler,
-                self._pack_for_dataset,
-                None if single else sample_batch_size,
-                self._next_seed(_DATASET_STREAM),
-                self._usage.graph_counter(),
-                num_parallel_calls=num_parallel_calls,
-            )
-        if sequence_preprocess_fn is not None:
-            dataset = dataset.map(lambda items, info: (sequence_preprocess_fn(items), info))
-        if sample_batch_size is None or not single:
-            return dataset
-        if wanted is not None:
-            return dataset.batch(sample_batch_size, drop_remainder=drop_remainder)
-        if boundaries is None:
-            return pad_batches(dataset, sample_batch_size, drop_remainder=drop_remainder)
-        return pad_in_buckets(dataset, sample_batch_size, boundaries, drop_remainder=drop_remainder)
+        return self._reader.dataset(
+            sample_batch_size,
+            num_steps,
+            num_parallel_calls,
+            sequence_preprocess_fn,
+            single_deterministic_pass,
+            window=window,
+            epochs=epochs,
+            draw=draw,
+            buckets=buckets,
+        )
 
     def sample(
         self,
@@ -423,23 +395,7 @@ class EpisodicReplayBuffer(ReplayBuffer):
           TypeError, ValueError: as `as_dataset`.
           EmptyBufferError: there is nothing of this kind; the message says why, with numbers.
         """
-        check_count("sample_batch_size", sample_batch_size, optional=True)
-        sampler = self._sampler(resolve_window(num_steps, window), draw)
-        num = sample_batch_size or 1
-        if not tf.executing_eagerly():
-            return self._sample_in_graph(sampler, sample_batch_size)
-        drawn = sampler.draw(self._rng, num)
-        self._usage.count_sampled(sampler.positions(drawn.keys))
-        ids = copy_to_tensor(drawn.ids)
-        if drawn.mask is None:
-            mask = tf.ones(drawn.ids.shape, tf.bool)
-        else:  # DLPack knows no bool.
-            mask = tf.cast(copy_to_tensor(drawn.mask.view(np.uint8)), tf.bool)
-        info = BufferInfo(ids, copy_to_tensor(drawn.chances), copy_to_tensor(drawn.keys), tf.ones([num]), mask)
-        items = self._spec.pack(self._storage.to_tensors(drawn.leaves))
-        if sample_batch_size is None:
-            return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), (items, info))
-        return items, info
+        return self._reader.sample(sample_batch_size, num_steps, window=window, draw=draw)
 
     def get(self, ids: Ids, num_steps: int | None = None) -> Items:
         """The frames with these ids, or the windows that start at them.
@@ -600,7 +556,7 @@ class EpisodicReplayBuffer(ReplayBuffer):
                 skipped=usage.skipped,
                 replay_ratio=usage.sampled / table.num_added if table.num_added else None,
                 host=socket.gethostname(),
-                windows=self._count_windows(),
+                windows=self._reader.count_windows(),
             )
 
     def flush(self) -> None:
@@ -611,7 +567,7 @@ class EpisodicReplayBuffer(ReplayBuffer):
         with self._lock:
             self._closed = True
             self._writer.close()
-            self._samplers.clear()
+            self._reader.close()
 
     # TF-Agents' surface of explicit episode ids (`episode_ids.py`)
 
@@ -667,122 +623,6 @@ class EpisodicReplayBuffer(ReplayBuffer):
             bases = self._table.bases[(flat >> STEP_BITS) % self.capacity]
             rows = self._pages.rows(bases, flat[:, None])[:, 0]
             return np.int64(np.count_nonzero(self._pages.tags.take(rows, mode="clip") != flat))
-
-    def _sample_in_graph(self, sampler: EpisodeSampler, sample_batch_size: int | None) -> tuple[Items, BufferInfo]:
-        seed = self._next_seed(_GRAPH_STREAM)
-        pair = tf.random.uniform([2], tf.int64.min, tf.int64.max, tf.int64, seed=seed)
-        drawn = sampler.draw_in_graph(sample_batch_size or 1, pair)
-        with tf.control_dependencies([self._usage.graph_counter().count(sampler.positions_in_graph(drawn.keys))]):
-            drawn = drawn._replace(ids=tf.identity(drawn.ids))
-        sampled = (drawn.leaves, graph_info(drawn, drawn.chances))
-        if sample_batch_size is None:
-            sampled = tf.nest.map_structure(lambda tensor: tf.squeeze(tensor, 0), sampled)
-        return self._spec.pack(sampled[0]), sampled[1]
-
-    def _sampler(self, window: Window | None, draw: Draw | None) -> EpisodeSampler:
-        if draw is None:
-            draw = "episodes" if window is None else "windows"
-        if draw not in ("windows", "episodes", "length"):
-            raise ValueError(f"draw must be 'windows', 'episodes' or 'length', got {draw!r}.")
-        if window is None and draw == "windows":
-            raise ValueError(
-                "draw='windows' needs num_steps or window; whole episodes are drawn by 'episodes' or 'length'."
-            )
-        if window is not None and window.boundaries == "ignore":
-            raise ValueError(
-                "EpisodicReplayBuffer keeps episodes apart: boundaries='ignore' is for TFUniformReplayBuffer."
-            )
-        if window is not None and self._max_frames is not None and window.num_needed > self._max_frames:
-            raise ValueError(
-                f"num_steps {window.num_steps} > max_frames {self._max_frames}: no window could ever come; lower "
-                "num_steps or raise max_frames."
-            )
-        kind = Kind(window, draw, self._completed_only)
-        sampler = self._samplers.get(kind)
-        if sampler is None:
-            self._check_open()
-            sampler = EpisodeSampler(
-                self._table,
-                self._storage,
-                self._spec.fields,
-                kind,
-                self._lock,
-                self._nothing_there,
-                min_size=self._min_size,
-                final_observations=self._rule.has_final_observations,
-            )
-            self._samplers[kind] = sampler
-        return sampler
-
-    def _nothing_there(self, kind: Kind) -> EmptyBufferError:
-        """Why nothing of this kind can be drawn; the lock is held."""
-        table = self._table
-        frames = table.num_frames
-        if frames == 0:
-            return EmptyBufferError(
-                f"{type(self).__name__} is empty. Make sure to add items before sampling the buffer."
-            )
-        if frames < self._min_size:
-            return EmptyBufferError(
-                f"{frames} of {self._min_size} frames (min_size_to_sample): add more before sampling."
-            )
-        states = table.states_of(table.ids())
-        states = states[lengths_of(states) > 0]
-        completed = int(np.count_nonzero(states & COMPLETED))
-        if kind.completed_only and not completed:
-            return EmptyBufferError(f"0 of {len(states)} episodes are completed (completed_only).")
-        if kind.completed_only:
-            states = states[states & COMPLETED != 0]
-        what = "no whole episode" if kind.window is None else f"no window of {kind.window.num_steps} frames"
-        only = " completed" if kind.completed_only else ""
-        return EmptyBufferError(f"{what}: {len(states)}{only} episodes, longest {int(lengths_of(states).max())}.")
-
-    def _count_windows(self) -> dict[Window, WindowCount]:
-        """For each kind of window drawn by itself how many there are; the lock is held."""
-        counts = {}
-        states = self._table.states_of(self._table.ids())
-        for kind in self._samplers:
-            if kind.window is None or kind.draw != "windows":
-                continue
-            eligible, possible = self._table.count(kind).value, 0
-            if kind.window.short == "drop":
-                single = dataclasses.replace(kind, window=Window(1, stride=kind.window.stride))
-                possible = int(single.weights(states).sum())
-            counts[kind.window] = WindowCount(eligible, max(0, possible - eligible))
-        return counts
-
-    def _plans(self, kind: Kind, shift: int | None, epochs: int | None, *, keep_short: bool) -> tf.data.Dataset:
-        planner = EpisodePassPlanner(
-            self._table,
-            self._lock,
-            kind,
-            shift,
-            self._nothing_there,
-            min_size=self._min_size,
-            keep_short=keep_short,
-        )
-        return planner.ordered() if epochs is None else planner.shuffled(epochs, self._next_seed(_DATASET_STREAM))
-
-    def _boundaries(self, buckets: Any, sample_batch_size: int | None, window: Window | None) -> list[int] | None:
-        if buckets is None:
-            return None
-        if sample_batch_size is None or window is not None:
-            raise ValueError("buckets are for batches of whole episodes: give sample_batch_size, and no window.")
-        with self._lock:
-            lengths = lengths_of(self._table.states_of(self._table.ids()))
-        return bucket_boundaries(buckets, lengths[lengths > 0])
-
-    def _pack_for_dataset(self, leaves: Any) -> Nest:
-        return tf.nest.pack_sequence_as(self._spec.dataset_nest(), list(leaves))
-
-    def _next_seed(self, stream: int) -> int | None:
-        """A seed for the next dataset or graph: another for each, the same in each run."""
-        if self._seed is None:
-            return None
-        with self._lock:
-            self._num_seeds += 1
-            entropy = [self._seed, stream, self._num_seeds]
-        return int(np.random.SeedSequence(entropy).generate_state(1, np.uint32)[0])
 
     def _check_open(self) -> None:
         if self._closed:
