@@ -2,9 +2,9 @@
 
 The stack axis is last, as agents expect, so neighbouring bytes of a stack come from different
 frames. TensorFlow has no fast way to lay bytes of several tensors side by side (`tf.stack(axis=-1)`
-copies one byte at a time), but arithmetic has: four bytes are the digits of one int32.
-Measured for 32 stacks of four 84x84 frames: `tf.stack` 1760 us, `tf.transpose` 700 us, this 240 us; and
-the next frame's stack is the same number moved on by a digit.
+copies one byte at a time), but arithmetic has: four bytes are the digits of one int32, and a stack shares all but two
+of them with the next. Measured for 32 stacks of four 84x84 frames: `tf.stack` 1760 us, `tf.transpose` 700 us, this
+240 us; with the next stacks too 320 us.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from .step_fields import FinalFrame, FlagNames, Flow, map_subtrees, read_flow, s
 
 Pad = Literal["zero", "repeat"]
 
-# The stack sizes for which k bytes are one integer, and its types with and without sign.
-_WORDS = {2: (tf.int16, tf.uint16), 4: (tf.int32, tf.uint32), 8: (tf.int64, tf.uint64)}
+# The stack sizes for which k bytes are one integer. Signed, because TensorFlow is faster at those.
+_INTEGERS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
 
 
 def stack_frames(
@@ -47,7 +47,8 @@ def stack_frames(
         stack of o1, k=4   0   0  o0  o1            pad="zero"
                           o0  o0  o0  o1            pad="repeat"
 
-    What was evicted counts as not there, so the oldest frames held are padded like an episode's first.
+    Frames that were evicted are never taken for an episode's beginning: buffers start no window on a frame whose
+    burn-in is not held any more.
 
     Args:
       k: frames in a stack.
@@ -232,17 +233,19 @@ def side_by_side(planes: Sequence[tf.Tensor], size: int) -> list[tf.Tensor]:
     [[[1, 3], [2, 4]], [[3, 5], [4, 6]]]
     """
     num_stacks = len(planes) - size + 1
-    if planes[0].dtype != tf.uint8 or size not in _WORDS:
+    if planes[0].dtype != tf.uint8 or size not in _INTEGERS:
         return [tf.stack(planes[start : start + size], axis=-1) for start in range(num_stacks)]
-    signed, unsigned = _WORDS[size]
     # Digits to the base of 256, the lowest first in memory. Overflow into the sign is what is wanted.
-    digits = [tf.cast(plane, signed) for plane in planes]
-    word = digits[size - 1]
-    for digit in reversed(digits[: size - 1]):
-        word = word * 256 + digit
-    words = [word]
-    top = tf.constant(1 << (8 * size - 8), unsigned)
-    for digit in digits[size:]:
-        rest = tf.bitwise.right_shift(tf.bitcast(words[-1], unsigned), tf.constant(8, unsigned))
-        words.append(tf.bitcast(rest, signed) + digit * tf.bitcast(top, signed))
+    integer = _INTEGERS[size]
+    digits = [tf.cast(plane, integer) for plane in planes]
+    top = tf.constant(1 << (8 * size - 8), integer)
+    words = []
+    for start in range(0, num_stacks, 2):
+        # What a stack and the next one share is added up once.
+        shared = digits[start + size - 1]
+        for digit in reversed(digits[start + 1 : start + size - 1]):
+            shared = shared * 256 + digit
+        words.append(shared * 256 + digits[start])
+        if start + 1 < num_stacks:
+            words.append(digits[start + size] * top + shared)
     return [tf.bitcast(word, tf.uint8) for word in words]

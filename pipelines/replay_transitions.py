@@ -15,6 +15,9 @@ from .n_step import FieldNames, StepSum, reduce_windows
 from .rlds_steps import ACTION, DISCOUNT, OBSERVATION, REWARD
 from .step_fields import TERMINAL_NAMES, TRUNCATED_NAMES, FinalFrame, FlagNames, Names, subtree, top_level_fields
 
+PREFETCHED = 2
+"""Batches that are made while one is used."""
+
 
 def replay_transitions(
     buffer: ReplayBuffer,
@@ -44,6 +47,9 @@ def replay_transitions(
     that every step of every ended episode is drawn with the same chance, and does what `n_step` does. Frames are
     stored once; of a sample only the stack of its first frame and that of the frame reached are built, as
     `stack_frames` builds them.
+
+    A batch was drawn at most `PREFETCHED` batches (2), and one for each parallel call, before the buffer's
+    `as_dataset` would deliver it; without `batch_size` no earlier than there.
 
     Args:
       buffer: any buffer whose items are a `Trajectory`, a dict or a namedtuple. A served one must have
@@ -113,8 +119,8 @@ def replay_transitions(
         pad=pad,
     )
     dataset = buffer.as_dataset(batch_size, num_parallel_calls=num_parallel_calls, window=window)
-    deterministic = None if num_parallel_calls is None else True
-    return dataset.map(reduce, num_parallel_calls, deterministic=deterministic)
+    dataset = dataset.map(reduce, num_parallel_calls, deterministic=None if num_parallel_calls is None else True)
+    return dataset if batch_size is None else dataset.prefetch(PREFETCHED)
 
 
 def _check_capacity(buffer: ReplayBuffer, n: int, stack: int) -> None:
