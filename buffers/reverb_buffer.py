@@ -294,7 +294,7 @@ class ReverbReplayBuffer(ServedBuffer):
 
         Args:
           sample_batch_size: `B`; None: elements without a `B` axis.
-          num_steps: `T`, the same as `window=Window(T)`: an item's first `T` frames. None: an item's first frame,
+          num_steps: `T` frames of an item from the drawn one on, without its `burn_in`; None: the drawn frame alone,
             without a `T` axis.
           num_parallel_calls: of `sequence_preprocess_fn`, and of the interleave where `max_cycle_length` is above 1.
           sequence_preprocess_fn: items of one draw, leaves `[L, ...]`, the whole item -> items; applied to each before
@@ -303,11 +303,9 @@ class ReverbReplayBuffer(ServedBuffer):
             nothing is removed. It needs `scannable`, and holds the table's frames in this process's memory while it
             runs. What is there is read at the first `next`. With `num_steps` windows do not overlap; without
             `sample_batch_size` the last one of an episode may be shorter. With `window` the window of each item comes
-            once (in tables without `burn_in`, padding and `stride` every window of the frames held, which are more
-            where it is shorter than items).
-            `keys` are -1. A table without scan table that removes in a fixed order what it delivers
-            (FIFO, `max_times_sampled=1`) is emptied, as in TF-Agents.
-          num_steps: the first so many frames of an item from the drawn one on, without its `burn_in`.
+            once; in tables without `burn_in`, padding and `stride` every window of the frames held does, which are more
+            where it is shorter than items. `keys` are -1. A table without scan table that removes in a fixed order
+            what it delivers (FIFO, `max_times_sampled=1`) is emptied, as in TF-Agents.
           window: a `Window` that the table can give: not longer, with not more `burn_in`, of the same `stride` and
             `short`.
           epochs: draw without replacement: this many shuffled passes over single frames or windows; needs `scannable`.
