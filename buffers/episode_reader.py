@@ -173,9 +173,9 @@ class EpisodeReader:
             return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), (items, info))
         return items, info
 
-    def count_windows(self) -> dict[Window, WindowCount]:
+    def count_windows(self) -> tuple[WindowCount, ...]:
         """For each kind of window drawn by itself how many there are; the lock is held."""
-        counts = {}
+        counts = []
         states = self._table.states_of(self._table.ids())
         for kind in self._samplers:
             if kind.window is None or kind.draw != "windows":
@@ -184,8 +184,8 @@ class EpisodeReader:
             if kind.window.short == "drop":
                 single = dataclasses.replace(kind, window=Window(1, stride=kind.window.stride))
                 possible = int(single.weights(states).sum())
-            counts[kind.window] = WindowCount(eligible, max(0, possible - eligible))
-        return counts
+            counts.append(WindowCount(kind.window, eligible, max(0, possible - eligible)))
+        return tuple(counts)
 
     def _sample_in_graph(self, sampler: EpisodeSampler, sample_batch_size: int | None) -> tuple[Items, BufferInfo]:
         seed = self._next_seed(_GRAPH_STREAM)

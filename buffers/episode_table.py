@@ -185,7 +185,8 @@ class EpisodeTable:
             row = pages.row(int(self.bases[slot]), identity)
             self.storage.write(slice(row, row + 1), leaves)
         except BaseException:
-            self._take_back(slot, added)
+            if added is not None:
+                self._take_back(np.array([slot]), added)
             raise
         pages.tags[row] = identity
         new = old + (1 << FLAG_BITS) | flags
@@ -211,17 +212,14 @@ class EpisodeTable:
         slots = self.slot(episodes)
         old = self.states[slots]
         lengths = lengths_of(old)
-        added: list[tuple[int, Array]] = []
+        added: list[tuple[Array, Array]] = []
         try:
-            full = self.pages.pages_for(lengths + nums) > self.pages.pages_for(lengths)
-            grown = zip(episodes[full].tolist(), lengths[full].tolist(), nums[full].tolist(), strict=True)
-            for episode, length, num in grown:
-                added.append((self.slot(episode), self._extend(episode, length, length + num)))
+            self._extend_all(episodes, lengths, nums, added)
             rows = self.pages.rows(self.bases[(ids >> STEP_BITS) % self.capacity], ids[:, None])[:, 0]
             self.storage.write(cast(slice, rows), leaves)  # NumPy assigns to an array of rows as well
         except BaseException:
-            for slot, fresh in added:
-                self._take_back(slot, fresh)
+            for slots_extended, fresh in added:
+                self._take_back(slots_extended, fresh)
             raise
         self.pages.tags[rows] = ids
         self._set_states(slots, old, state_of(lengths + nums, (old & 7) | flags))
@@ -277,13 +275,31 @@ class EpisodeTable:
         self._nums_pages[slot] = needed
         return added
 
-    def _take_back(self, slot: int, added: Array | None) -> None:
-        """Undoes `_extend`. The list keeps its room."""
-        if added is None:
-            return
-        num_pages = int(self._nums_pages[slot])
-        self.pages.give_back(int(self.bases[slot]), num_pages, added)
-        self._nums_pages[slot] = num_pages - len(added)
+    def _extend_all(self, episodes: Array, lengths: Array, nums: Array, added: list[tuple[Array, Array]]) -> None:
+        """Pages for those episodes that need more; appends (slots, pages) to `added` as they get them."""
+        pages = self.pages
+        have, needed = pages.pages_for(lengths), pages.pages_for(lengths + nums)
+        # One more in a list that has room, not full at a power of two: many at once.
+        simple = (needed == have + 1) & (have & (have - 1) != 0)
+        if simple.any():
+            slots, have_simple = self.slot(episodes[simple]), have[simple]
+            fresh = pages.take(len(slots))
+            pages.append_each(self.bases[slots], have_simple, fresh, (episodes[simple] + 1) << STEP_BITS)
+            self._nums_pages[slots] = have_simple + 1
+            added.append((slots, fresh))
+        other = (needed > have) & ~simple
+        if other.any():
+            grown = zip(episodes[other].tolist(), lengths[other].tolist(), nums[other].tolist(), strict=True)
+            for episode, length, num in grown:
+                added.append((np.array([self.slot(episode)]), self._extend(episode, length, length + num)))
+
+    def _take_back(self, slots: Array, added: Array) -> None:
+        """Undoes `_extend` or `_extend_all`: as many pages of each slot. Lists keep their room."""
+        each = len(added) // len(slots)
+        for slot, pages in zip(slots.tolist(), added.reshape(-1, each), strict=True):
+            num_pages = int(self._nums_pages[slot])
+            self.pages.give_back(int(self.bases[slot]), num_pages, pages)
+            self._nums_pages[slot] = num_pages - each
 
     def _compact(self) -> None:
         slots = np.flatnonzero(self._nums_pages)

@@ -91,6 +91,9 @@ class EpisodeWriter:
             self._check_open()
             if self._batch_size == 1:
                 return self._add_frame(leaves, marks)
+            ids = self._add_quiet_step(leaves, marks)
+            if ids is not None:
+                return ids
             grown = [leaf[:, None] for leaf in leaves]
             return self._add(grown, FrameMarks(*(None if mark is None else mark[:, None] for mark in marks)))[:, 0]
 
@@ -132,6 +135,27 @@ class EpisodeWriter:
         if not ends:
             self._open[0] = episode
         return np.array([identity])
+
+    def _add_quiet_step(self, leaves: list[Array], marks: FrameMarks) -> Array | None:
+        """`_add` for a step in which no episode begins or leaves, which most are; None where one does."""
+        table = self._table
+        if self._max_frames is not None and table.num_frames + self._batch_size > self._max_frames:
+            return None
+        episodes = self._continued()
+        if int(episodes.min()) < 0 or (marks.begins is not None and marks.begins.any()):
+            return None
+        nums = np.ones_like(episodes)
+        lengths = lengths_of(table.states_of(episodes))
+        if int(lengths.max()) + 1 >= MAX_EPISODE_FRAMES:
+            return None
+        if self._max_frames is None:
+            self._check_pages(table.pages_needed(lengths, nums), 0)
+        completed, ended, final = [np.zeros(len(episodes), bool) if mark is None else mark for mark in marks[1:]]
+        ids = ((episodes + 1) << STEP_BITS) + lengths
+        self._open[:] = _NO_EPISODE  # for the case that the write is interrupted
+        table.write(ids, leaves, episodes, nums, flags_of(completed, ended, final))
+        self._open[:] = np.where(ended, _NO_EPISODE, episodes)
+        return ids
 
     def _add(self, leaves: Sequence[Array], marks: FrameMarks) -> Array:
         """Frames of all streams, leaves `[B, T, ...]`; the lock is held."""
