@@ -28,6 +28,7 @@ def replay_transitions(
     *,
     stacked: str | Sequence[str] | None = None,
     pad: Pad = "zero",
+    pad_unfinished: bool = False,
     num_parallel_calls: int | None = None,
     observation: str = OBSERVATION,
     action: str | None = ACTION,
@@ -60,6 +61,8 @@ def replay_transitions(
       stack: frames of a stack, `[84, 84]` to `[84, 84, stack]`.
       stacked: paths of the fields that are stacked, in the observation; None: all of it.
       pad: what stands where an episode is younger than the stack: `'zero'`, or `'repeat'` for its first frame.
+      pad_unfinished: as in `Window`: also draw steps of which fewer than `n` are known so far. Of the newest frame none
+        is: its mask is False and its weight 0.
       num_parallel_calls: of the maps.
       observation: names of the fields, here and below, as in `n_step`.
       action: as in `n_step`.
@@ -108,7 +111,7 @@ def replay_transitions(
         subtree(buffer.data_spec, path)
     _check_capacity(buffer, n, stack)
     num_steps = n if next_observation is not None and next_observation in fields else n + 1
-    window = Window(num_steps, burn_in=stack - 1, short="pad")
+    window = Window(num_steps, burn_in=stack - 1, short="pad", pad_unfinished=pad_unfinished)
     reduce = reduce_windows(
         step_sum,
         FieldNames(observation, action, reward, next_observation, next_action, next_reward, tuple(extras)),

@@ -10,7 +10,13 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories.trajectory import Trajectory
 from tf_agents.utils import common
 
-from replayfeed.buffers import ReverbReplayBuffer, TFUniformReplayBuffer, Transition, Window
+from replayfeed.buffers import (
+    EpisodicReplayBuffer,
+    ReverbReplayBuffer,
+    TFUniformReplayBuffer,
+    Transition,
+    Window,
+)
 from replayfeed.pipelines.transforms import n_step, recurrent_state, replay_transitions, stack_frames
 
 STEP_SPEC = {
@@ -345,14 +351,32 @@ def test_stacked_trajectories_have_two_stacked_frames():
             assert pixel(images[1]) == expected_stack(following[start - 1], 1, 3)
 
 
-# -- served ----------------------------------------------------------------------------------------------
+# -- every buffer ------------------------------------------------------------------------------------------
+
+BUFFERS = {
+    "uniform": lambda: TFUniformReplayBuffer(STEP_SPEC, batch_size=1, max_length=64, seed=8),
+    "episodic": lambda: EpisodicReplayBuffer(STEP_SPEC, capacity=20, seed=8),
+    "served": lambda: ReverbReplayBuffer.local(STEP_SPEC, max_size=100, sequence_length=4, burn_in=1, short="pad"),
+}
 
 
-def test_a_served_buffer_gives_the_same_transitions():
-    buffer = ReverbReplayBuffer.local(STEP_SPEC, max_size=100, sequence_length=4, burn_in=1, short="pad")
-    with buffer:
+@pytest.mark.parametrize("make", BUFFERS.values(), ids=BUFFERS.keys())
+def test_every_buffer_gives_the_same_transitions(make):
+    with make() as buffer:
         add_episodes(buffer, LENGTHS, terminal=TERMINAL)
-        dataset = replay_transitions(buffer, 32, n=3, gamma=0.5, stack=2)
-        transition, _ = next(iter(dataset))
-        assert isinstance(transition, Transition)
-        check_against_episodes(drawn(dataset), LENGTHS, n=3, k=2, terminal=TERMINAL)
+        dataset = replay_transitions(buffer, 64, n=3, gamma=0.5, stack=2)
+        assert all(isinstance(transition, Transition) for transition, _ in dataset.take(1))
+        seen = check_against_episodes(drawn(dataset), LENGTHS, n=3, k=2, terminal=TERMINAL)
+        assert seen == set(range(1, 38))
+
+
+def test_an_unfinished_episode_gives_what_is_known_when_asked():
+    buffer = TFUniformReplayBuffer(STEP_SPEC, batch_size=1, max_length=64, seed=10)
+    for value in (1, 2, 3, 4):
+        step = {"observation": np.full([1, 2, 2], value, np.uint8), "action": np.array([value])}
+        buffer.add_batch({**step, "reward": np.ones([1], np.float32), "terminated": np.array([False])})
+    waiting = {int(transition.action) for transition, _ in drawn(replay_transitions(buffer, 32, n=2, gamma=1.0))}
+    assert waiting == {1, 2}
+    dataset = replay_transitions(buffer, 32, n=2, gamma=1.0, pad_unfinished=True)
+    known = {int(row.action): (int(row.num_steps_used), real) for row, real in drawn(dataset)}
+    assert known == {1: (2, True), 2: (2, True), 3: (1, True), 4: (0, False)}
