@@ -11,7 +11,15 @@ import numpy as np
 import tensorflow as tf
 
 from .base import BufferInfo, EmptyBufferError, Items, check_count, check_parallel_calls
-from .episode_dataset import bucket_boundaries, graph_info, pad_batches, pad_in_buckets, random_dataset
+from .episode_dataset import (
+    EPISODES_A_BLOCK,
+    bucket_boundaries,
+    graph_info,
+    pad_batches,
+    pad_in_buckets,
+    random_dataset,
+    take_apart,
+)
 from .episode_kinds import COMPLETED, Draw, Kind, lengths_of
 from .episode_passes import EpisodePassPlanner, pass_dataset
 from .episode_sampler import EpisodeSampler
@@ -134,14 +142,17 @@ class EpisodeReader:
                 num_parallel_calls=num_parallel_calls,
             )
         else:
+            in_blocks = single and wanted is None and sample_batch_size is not None
             dataset = random_dataset(
                 sampler,
                 self._pack_for_dataset,
-                None if single else sample_batch_size,
+                EPISODES_A_BLOCK if in_blocks else None if single else sample_batch_size,
                 self._next_seed(_DATASET_STREAM),
                 self._usage.graph_counter(),
                 num_parallel_calls=num_parallel_calls,
             )
+            if in_blocks:
+                dataset = take_apart(dataset)
         if sequence_preprocess_fn is not None:
             dataset = dataset.map(lambda items, info: (sequence_preprocess_fn(items), info))
         if sample_batch_size is None or not single:

@@ -423,7 +423,7 @@ class ReverbReplayBuffer(ServedBuffer):
             skipped=0,
             replay_ratio=sampled / added if added else None,
             host=urlsplit(f"//{self._link.address}").hostname or self._link.address,
-            windows={} if self._kind is None else {self._kind: WindowCount(items, self._streams.num_dropped_short)},
+            windows=() if self._kind is None else (WindowCount(self._kind, items, self._streams.num_dropped_short),),
         )
 
     # How it is done

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 
 from .windows import Window
 
@@ -13,11 +12,13 @@ class WindowCount:
     """How many windows of one kind there are.
 
     Attributes:
+      window: the kind.
       eligible: windows that can be drawn now (served: that were written and are held).
       dropped_short: with `short='drop'`, starts at which none can be drawn, because the episode has
         too few frames from there on (so far, where it is unfinished); else 0.
     """
 
+    window: Window
     eligible: int
     dropped_short: int
 
@@ -60,4 +61,20 @@ class BufferStats:
     skipped: int
     replay_ratio: float | None
     host: str
-    windows: Mapping[Window, WindowCount] = dataclasses.field(default_factory=dict)
+    windows: tuple[WindowCount, ...] = ()
+
+    def windows_of(self, window: Window) -> WindowCount:
+        """How many windows of this kind there are.
+
+        Raises:
+          KeyError: none of this kind was drawn yet, so that they were not counted.
+
+        >>> count = WindowCount(Window(3), eligible=5, dropped_short=2)
+        >>> stats = BufferStats(7, 10, "frames", 0.7, 7, 0, 0, 0, 28, 40, 1, 0, 0.0, "host", (count,))
+        >>> stats.windows_of(Window(3)).eligible
+        5
+        """
+        for count in self.windows:
+            if count.window == window:
+                return count
+        raise KeyError(f"{window} was not drawn yet; counted are {[count.window for count in self.windows]}.")

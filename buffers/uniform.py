@@ -426,10 +426,10 @@ class TFUniformReplayBuffer(ReplayBuffer):
                 episodes=ring.num_episodes(),
                 skipped=usage.skipped,
                 replay_ratio=usage.sampled / added if added else None,
-                windows={
-                    window or Window(1): self._count_windows(window or Window(1), sampler.num_eligible())
-                    for window, sampler in self._samplers.items()
-                },
+                windows=tuple(
+                    self._count_windows(window, sampler.num_eligible())
+                    for window, sampler in {(key or Window(1)): value for key, value in self._samplers.items()}.items()
+                ),
                 host=socket.gethostname(),
             )
 
@@ -530,11 +530,11 @@ class TFUniformReplayBuffer(ReplayBuffer):
 
     def _count_windows(self, window: Window, num_eligible: int) -> WindowCount:
         if window.short == "pad" or window.num_steps == 1:
-            return WindowCount(num_eligible, 0)
+            return WindowCount(window, num_eligible, 0)
         ring, possible = self._ring, Window(1, window.burn_in, window.stride)
         words = ring.joined_words(ring.ids_by_stream()) if window.boundaries == "ignore" else ring.words_by_stream()
         num_possible = sum(len(eligible_windows(stream, possible).starts) for stream in words)
-        return WindowCount(num_eligible, num_possible - num_eligible)
+        return WindowCount(window, num_eligible, num_possible - num_eligible)
 
     def _check_held(self, starts: Array, window: Window) -> None:
         ring = self._ring

@@ -179,7 +179,7 @@ def test_a_dropped_window_is_counted(make):
     write(buffer, [[7, 3]])
     assert passed(buffer, window) == [[1, 2, 3, 4], [3, 4, 5, 6]]
     buffer.sample(1, window=window)
-    count = buffer.stats().windows[window]
+    count = buffer.stats().windows_of(window)
     # Of starts 1, 3, 5, 7 and 8, 10 four have fewer than four frames left.
     assert (count.eligible, count.dropped_short) == (2, 4)
 

@@ -234,7 +234,7 @@ class Pair:
         np.testing.assert_array_equal(np.asarray(info.ids).reshape(7, kind.length), ids)
         np.testing.assert_array_equal(info.keys, ids[:, kind.burn_in])
         self.model.mark_sampled(info.keys, 7)
-        assert self.buffer.stats().windows[kind].eligible == len(eligible)
+        assert self.buffer.stats().windows_of(kind).eligible == len(eligible)
 
     def check_message(self, message: str, window: Window) -> None:
         frames = len(self.model.held())

@@ -190,7 +190,7 @@ def test_the_items_of_a_table_are_those_of_a_naive_model(server, kind, streams):
             for e in of_stream
             if e.ended
         )
-        count = buffer.stats().windows[window]
+        count = buffer.stats().windows_of(window)
         assert (count.eligible, count.dropped_short) == (len(expected), 0 if window.short == "pad" else dropped)
 
 
@@ -227,7 +227,7 @@ def test_fr_003_no_window_runs_into_the_next_trajectory(make):
     for first, length in [(0, 2), (2, 1), (3, 3), (6, 3), (9, 1)]:
         add_episode(buffer, first + np.arange(length))
     assert drawn(buffer, 1000, num_steps=3) == {(3, 4, 5), (6, 7, 8)}
-    assert buffer.stats().windows[Window(3)].dropped_short == 8
+    assert buffer.stats().windows_of(Window(3)).dropped_short == 8
 
 
 def test_fr_007_episodes_that_are_too_short_are_padded_when_asked(make):
@@ -553,7 +553,7 @@ def test_what_is_said_of_a_table_has_to_be_what_it_says_itself():
             with pytest.raises(ValueError, match=message):
                 ReverbReplayBuffer(COUNTER, "a", None, server.address, **change)
         with ReverbReplayBuffer(COUNTER, "a", 2, server.address, stride=1, burn_in=1, short="pad") as buffer:
-            assert list(buffer.stats().windows) == [Window(2, 1, 1, "pad")]
+            assert [count.window for count in buffer.stats().windows] == [Window(2, 1, 1, "pad")]
 
 
 WRONG = {
