@@ -89,7 +89,7 @@ def episodic_adds(scale: Scale) -> list[dict[str, Any]]:
     """Frames of one stream, and of 64, in episodes of 200, with the oldest leaving."""
     rows = []
     for streams in (1, 64):
-        ours = EpisodicReplayBuffer(W3.data_spec, 10**4, batch_size=streams, max_frames=scale.w1_capacity // 10)
+        ours = EpisodicReplayBuffer(W3.data_spec, 1000, batch_size=streams, max_frames=scale.w1_capacity // 10)
         uniform = TFUniformReplayBuffer(W3.data_spec, streams, scale.w1_capacity // 10 // streams)
         contenders = [
             Contender(OURS, _adder(ours.add_batch, streams), streams),

@@ -1,7 +1,8 @@
 """Endless draws of windows and of whole episodes, as a `tf.data.Dataset`.
 
 Look-ahead is that of `ring_dataset.py` for windows. Whole episodes are drawn one batch a call, at most 5
-batches ahead. With buckets episodes are drawn one by one and wait until there are enough of about their length.
+batches ahead. With buckets they are drawn in blocks of `EPISODES_A_BLOCK`, at most 5 blocks ahead, and then wait until
+there are enough of about their length.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from .episode_sampler import NO_ID, Drawn, EpisodeSampler
 from .nests import Nest
 from .ring_dataset import DRAWS_PER_CALL, PREFETCHED, Pack, in_order, one_at_a_time, with_live_options
 from .usage import SampleCounter
+
+# Episodes drawn together where they are batched later: TensorFlow's cost a call is shared among them.
+EPISODES_A_BLOCK = 16
 
 # From this size on a batch is drawn alone: taking several apart again would copy it once more.
 _LARGE_BATCH_BYTES = 2**20
@@ -93,6 +97,18 @@ def graph_info(drawn: Drawn, probabilities: tf.Tensor) -> BufferInfo:
     """`BufferInfo` in a graph for samples drawn with these probabilities, float32 `[n]`."""
     mask = tf.ones_like(drawn.ids, tf.bool) if drawn.mask is None else drawn.mask
     return BufferInfo(drawn.ids, probabilities, drawn.keys, tf.ones_like(probabilities), mask)
+
+
+def take_apart(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Single episodes `[L, ...]` of padded batches."""
+
+    @tf.autograph.experimental.do_not_convert
+    def cut(items: Nest, info: BufferInfo) -> tuple[Nest, BufferInfo]:
+        length = tf.reduce_sum(tf.cast(info.mask, tf.int32))
+        items = tf.nest.map_structure(lambda leaf: leaf[:length], items)
+        return items, info._replace(ids=info.ids[:length], mask=info.mask[:length])
+
+    return dataset.unbatch().map(cut)
 
 
 def pad_batches(dataset: tf.data.Dataset, sample_batch_size: int, *, drop_remainder: bool) -> tf.data.Dataset:

@@ -742,3 +742,39 @@ def test_a_closed_buffer_refuses_and_its_datasets_go_on():
     ):
         with pytest.raises(ValueError, match="closed"):
             call()
+
+
+ODDS = [
+    {"window": Window(1)},
+    {"window": Window(2, stride=2)},
+    {"window": Window(3, burn_in=2, short="pad")},
+    {"window": Window(4, stride=3, short="pad")},
+    {"window": Window(4, short="pad", pad_unfinished=True)},
+    {"window": Window(3, short="pad"), "draw": "episodes"},
+    {"window": Window(2, stride=2), "draw": "length"},
+    {},
+    {"draw": "length"},
+]
+
+
+@pytest.mark.parametrize("completed_only", [False, True])
+@pytest.mark.parametrize("arguments", ODDS, ids=str)
+def test_samples_come_as_often_as_their_probabilities_say(arguments, completed_only):
+    """Twelve episodes, every third without an end; boundary frames; by `sample` and by a graph."""
+    buffer = EpisodicReplayBuffer(TRAJECTORY, 20, batch_size=2, completed_only=completed_only, seed=5)
+    for episode in range(6):
+        length = 2 + episode
+        step_type = np.full((2, length), MID, np.int32)
+        step_type[:, 0] = FIRST
+        following = np.full((2, length), MID, np.int32)
+        if episode % 3:
+            step_type[:, -1], following[:, -2] = LAST, LAST
+        buffer.add_sequence(Trajectory(step_type, 100 * episode + np.arange(2 * length).reshape(2, length), following))
+    num = 40_000
+    for _, info in (buffer.sample(num, **arguments), next(iter(buffer.as_dataset(num, **arguments)))):
+        keys, first, counts = np.unique(info.keys.numpy(), return_index=True, return_counts=True)
+        chances = info.probabilities.numpy()[first].astype(np.float64)
+        assert chances.sum() == pytest.approx(1, abs=1e-5)
+        chi_square = ((counts - num * chances) ** 2 / (num * chances)).sum()
+        # 3.5 standard deviations of chi-square with that many degrees of freedom.
+        assert chi_square < len(keys) - 1 + 3.5 * np.sqrt(2 * (len(keys) - 1)) + 8
