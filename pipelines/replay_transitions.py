@@ -11,9 +11,10 @@ from replayfeed.buffers.base import check_count
 
 from .frame_stack import Pad, check_stack
 from .layouts import NEXT_OBSERVATION
-from .n_step import FieldNames, StepSum, reduce_windows
+from .reduce_windows import FieldNames, reduce_windows
 from .rlds_steps import ACTION, DISCOUNT, OBSERVATION, REWARD
 from .step_fields import TERMINAL_NAMES, TRUNCATED_NAMES, FinalFrame, FlagNames, Names, subtree, top_level_fields
+from .step_sum import StepSum
 
 PREFETCHED = 2
 """Batches that are made while one is used."""
