@@ -6,14 +6,15 @@ uses it is built.
 
 from .advantages import Advantages
 from .base import BufferInfo, EmptyBufferError, ReplayBuffer, WaitTimeoutError
-from .episode_ids import Episodes, StatefulEpisodicReplayBuffer
+from .episode_ids import StatefulEpisodicReplayBuffer
 from .episodic import Episode, EpisodicReplayBuffer
 from .reverb_buffer import ReverbReplayBuffer
+from .reverb_episodic import ReverbEpisodicReplayBuffer
 from .rollout import RolloutBuffer
 from .rollout_minibatches import RolloutInfo
 from .server import ReplayServer
 from .spec import DataSpec, Transition
-from .stats import BufferStats
+from .stats import BufferStats, WindowCount
 from .tables import Fifo, Lifo, MinSize, TableConfig, Uniform
 from .uniform import TFUniformReplayBuffer
 from .windows import Window
@@ -25,13 +26,13 @@ __all__ = [
     "DataSpec",
     "EmptyBufferError",
     "Episode",
-    "Episodes",
     "EpisodicReplayBuffer",
     "Fifo",
     "Lifo",
     "MinSize",
     "ReplayBuffer",
     "ReplayServer",
+    "ReverbEpisodicReplayBuffer",
     "ReverbReplayBuffer",
     "RolloutBuffer",
     "RolloutInfo",
@@ -42,4 +43,5 @@ __all__ = [
     "Uniform",
     "WaitTimeoutError",
     "Window",
+    "WindowCount",
 ]

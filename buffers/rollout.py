@@ -450,8 +450,9 @@ def _check_share(name: str, value: Any) -> None:
 
 
 def _as_floats(name: str, value: Any, shape: list[int]) -> tf.Tensor:
-    """`value` as float32 of this shape; no gradient flows through it."""
-    tensor = tf.convert_to_tensor(value)
+    """`value` as float32 of this shape; no gradient flows through it. Plain Python numbers may be ints."""
+    is_plain = all(type(number) in (int, float) for number in tf.nest.flatten(value))
+    tensor = tf.convert_to_tensor(value, tf.float32 if is_plain else None)
     if not tensor.dtype.is_floating or not tensor.shape.is_compatible_with(shape):
         got = tensor.shape.as_list() if tensor.shape.rank is not None else "unknown shape"
         raise ValueError(f"{name}: expected {shape} float32, got {got} {tensor.dtype.name}.")

@@ -28,7 +28,7 @@ class BufferStats:
     """A snapshot of a buffer's counters. None stands where a backend does not tell.
 
     Attributes:
-      frames: frames held now (served: that the items held stand for).
+      frames: frames held now (served: that the items held stand for; None where their lengths are not known).
       capacity: the constructor's number.
       capacity_unit: what `capacity` counts: `'frames'`, `'episodes'` or `'items'`.
       fill_share: held / capacity, in the capacity's unit, 0 to 1.
@@ -47,7 +47,7 @@ class BufferStats:
       windows: for each kind of window drawn so far, how many there are.
     """
 
-    frames: int
+    frames: int | None
     capacity: int
     capacity_unit: str
     fill_share: float

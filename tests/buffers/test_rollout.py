@@ -304,6 +304,11 @@ def test_a_missing_final_value_is_refused_with_the_place():
         buffer.advantages(HALVES * 2, [0.5, 0.5])
 
 
+def test_plain_numbers_may_be_ints():
+    estimates = rollout(REWARD, reward=[1, 1, 1]).advantages([[0, 0, 0]], [0], method="monte_carlo")
+    assert estimates.values.dtype == tf.float32
+
+
 @pytest.mark.parametrize("discount", [np.nan, -1.0, np.inf])
 def test_a_discount_that_is_none_is_refused(discount):
     buffer = rollout({**REWARD, "discount": FLOAT}, reward=[1, 1, 1], discount=[1, discount, 1])
@@ -315,7 +320,7 @@ def test_a_discount_that_is_none_is_refused(discount):
     ("arguments", "message"),
     [
         (([[[0.5], [0.5], [0.5]]], [0.5]), r"values: expected \[1, 3\] float32, got \[1, 3, 1\] float32"),
-        (([[1, 1, 1]], [0.5]), r"values: expected \[1, 3\] float32, got \[1, 3\] int32"),
+        ((np.ones([1, 3], np.int32), [0.5]), r"values: expected \[1, 3\] float32, got \[1, 3\] int32"),
         ((HALVES, [[0.5]]), r"bootstrap_value: expected \[1\] float32, got \[1, 1\]"),
         ((HALVES, 0.5), r"bootstrap_value: expected \[1\] float32, got \[\]"),
         ((HALVES, [0.5], [[0.5, 0.5]]), r"final_values: expected \[1, 3\] float32, got \[1, 2\]"),
