@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -22,6 +23,7 @@ from .episode_reader import EpisodeReader, ReadSettings
 from .episode_table import EpisodeTable
 from .episode_usage import EpisodeUsage
 from .episode_writer import EpisodeWriter
+from .memory import format_bytes
 from .nests import Array, Nest
 from .priorities import check_keys, check_priorities
 from .spec import DataSpec, ItemChecker
@@ -49,7 +51,7 @@ class Episode(NamedTuple):
     """
 
     items: Items
-    metadata: Mapping[str, Any] = {}
+    metadata: Mapping[str, Any] = types.MappingProxyType({})
     episode_id: int = -1
     ids: Any = None
     completed: bool = True
@@ -169,9 +171,15 @@ class EpisodicReplayBuffer(ReplayBuffer):
         num_pages, page_rows, self._bytes_capacity = reserve_pages(
             self._spec.frame_bytes, num_elements, int(capacity), max_frames
         )
-        self._pages = EpisodePages(num_pages, page_rows)
-        self._storage = FrameStorage(self._spec.fields, num_pages * page_rows)
-        self._usage = EpisodeUsage(num_pages * page_rows, int(capacity))
+        try:
+            self._pages = EpisodePages(num_pages, page_rows)
+            self._storage = FrameStorage(self._spec.fields, num_pages * page_rows)
+            self._usage = EpisodeUsage(num_pages * page_rows, int(capacity))
+        except OSError as error:  # a limit of address space, or strict overcommit
+            raise ValueError(
+                f"the system gives no {format_bytes(self._bytes_capacity)} of address space ({error}); "
+                f"{'give' if max_frames is None else 'lower'} max_frames."
+            ) from error
         self._table = EpisodeTable(int(capacity), self._pages, self._storage, self._usage)
         self._lock = threading.Lock()
         self._writer = EpisodeWriter(marker, self._table, int(batch_size), max_frames, self._lock)
@@ -222,6 +230,11 @@ class EpisodicReplayBuffer(ReplayBuffer):
     def max_frames(self) -> int | None:
         """Frames held at most; None: as many as memory was reserved for."""
         return self._max_frames
+
+    @property
+    def num_cut_episodes(self) -> int:
+        """Episodes that were the oldest and left while they were still being written."""
+        return self._writer.num_lost
 
     def __len__(self) -> int:
         return self._table.num_frames
@@ -485,7 +498,7 @@ class EpisodicReplayBuffer(ReplayBuffer):
                 if state >> FLAG_BITS == 0:
                     continue
                 leaves = self._storage.gather(self._table.rows_of(episode))
-                metadata = self._table.metadata(episode)
+                metadata = dict(self._table.metadata(episode))
             items = self._spec.pack([tensor.numpy() for tensor in self._storage.to_tensors(leaves)])
             ids = ((episode + 1) << STEP_BITS) + np.arange(state >> FLAG_BITS)
             yield Episode(items, metadata, episode, ids, bool(state & COMPLETED), bool(state & FINISHED))
@@ -524,7 +537,7 @@ class EpisodicReplayBuffer(ReplayBuffer):
         [{'seed': 7}, {'seed': 7}]
         """
         with self._lock:
-            return [self._table.metadata(episode) for episode in self.episode_ids(ids).reshape(-1).tolist()]
+            return [dict(self._table.metadata(episode)) for episode in self.episode_ids(ids).reshape(-1).tolist()]
 
     def clear(self) -> None:
         """Empties the buffer and its counters; ids go on, so that an old key never means a new frame."""

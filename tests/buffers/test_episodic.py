@@ -85,6 +85,7 @@ def test_an_open_episode_that_is_the_oldest_goes_whole_and_its_stream_begins_a_n
     # Episode 0 of stream 0 went when the third episode of stream 1 began: its frame 2 begins another.
     assert held(buffer) == [[2, 3], [102], [103]]
     assert "episode 0 of stream 0 was the oldest" in caplog.text
+    assert buffer.num_cut_episodes == 1
 
 
 def test_an_episode_that_cannot_fit_is_refused_with_numbers_and_nothing_is_written():
@@ -719,6 +720,17 @@ def test_a_write_that_is_interrupted_leaves_nothing(monkeypatch):
 def test_bad_arguments_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         EpisodicReplayBuffer(COUNTER, **arguments)
+
+
+def test_address_space_that_the_system_refuses_is_said(monkeypatch):
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError("[Errno 12] Cannot allocate memory")
+
+    monkeypatch.setattr("replayfeed.buffers.memory.mmap.mmap", refuse)
+    with pytest.raises(ValueError, match="no .* of address space.*Cannot allocate memory.*; give max_frames"):
+        EpisodicReplayBuffer(COUNTER)
+    with pytest.raises(ValueError, match="lower max_frames"):
+        EpisodicReplayBuffer(COUNTER, max_frames=10)
 
 
 def test_min_size_to_sample_counts_frames():
