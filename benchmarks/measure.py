@@ -29,6 +29,7 @@ class Scale:
     Attributes:
       w1_capacity: frames of W1 buffers.
       w2_capacity: frames of W2 buffers.
+      num_frames: single 84x84 frames of the buffer whose memory is measured.
       served_items: items of a Reverb table of W1.
       growth_capacities: capacities between which the cost of `sample` is compared.
       repeats: rounds that count.
@@ -38,6 +39,7 @@ class Scale:
 
     w1_capacity: int
     w2_capacity: int
+    num_frames: int
     served_items: int
     growth_capacities: tuple[int, ...]
     repeats: int
@@ -45,8 +47,10 @@ class Scale:
     import_repeats: int
 
 
-FULL = Scale(1_000_000, 20_000, 50_000, (10**4, 10**5, 10**6, 10**7), repeats=15, window_s=0.25, import_repeats=9)
-QUICK = Scale(10_000, 600, 1_000, (10**3, 10**4), repeats=3, window_s=0.02, import_repeats=1)
+FULL = Scale(
+    1_000_000, 20_000, 2**20, 50_000, (10**4, 10**5, 10**6, 10**7), repeats=15, window_s=0.25, import_repeats=9
+)
+QUICK = Scale(10_000, 600, 2_000, 1_000, (10**3, 10**4), repeats=3, window_s=0.02, import_repeats=1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from in_process import OURS, full_buffer
 from measure import Bar, Scale, row
-from workloads import W1, W2, Workload
+from workloads import FRAMES, W1, W2, Workload
 
 # What a frame may take beside its bytes: a share, and its bookkeeping.
 _SHARE, _BYTES = 1.02, 16
@@ -19,6 +19,11 @@ def memory_w1(scale: Scale) -> list[dict[str, Any]]:
 
 def memory_w2(scale: Scale) -> list[dict[str, Any]]:
     return [_memory(W2, scale.w2_capacity)]
+
+
+def memory_frames(scale: Scale) -> list[dict[str, Any]]:
+    """A million frames that are stored once: with stacks of four they would take four times as much."""
+    return [_memory(FRAMES, scale.num_frames)]
 
 
 def _memory(workload: Workload, capacity: int) -> dict[str, Any]:
