@@ -37,14 +37,13 @@ ROW_BYTES, PAGE_BYTES = 9, 56
 # Bytes of a slot of an episode: state, base, number of pages, mark.
 _SLOT_BYTES = 25
 
-# Without max_frames this share of the machine's memory is reserved, at most so many rows and numbers in all of them.
+# Without max_frames this share of the machine's memory is reserved, and at most so many rows.
 _RESERVED_SHARE = 0.5
 _MOST_ROWS = 2**28
-_MOST_ELEMENTS = 2**31 - 1
 _DEFAULT_PAGE_ROWS, _MOST_PAGE_ROWS = 8, 16
 
 
-def reserve_pages(frame_bytes: int, num_elements: int, capacity: int, max_frames: int | None) -> tuple[int, int, int]:
+def reserve_pages(frame_bytes: int, capacity: int, max_frames: int | None) -> tuple[int, int, int]:
     """How many pages of how many rows a buffer needs, and the bytes that its frames take when it is full.
 
     With `max_frames` there are enough for any episodes that hold no more together; rows of pages that are not
@@ -52,22 +51,20 @@ def reserve_pages(frame_bytes: int, num_elements: int, capacity: int, max_frames
 
     Args:
       frame_bytes: of a frame.
-      num_elements: numbers in a frame.
       capacity: episodes.
       max_frames: frames, or None.
 
     Raises:
       ValueError: more bytes are needed than this machine has.
 
-    >>> reserve_pages(frame_bytes=8, num_elements=2, capacity=10, max_frames=100)
+    >>> reserve_pages(frame_bytes=8, capacity=10, max_frames=100)
     (32, 4, 800)
     """
     if max_frames is None:
         check_capacity_fits(capacity * _SLOT_BYTES, "capacity")
         row_bytes = frame_bytes + ROW_BYTES + PAGE_BYTES // _DEFAULT_PAGE_ROWS
         available = int(_RESERVED_SHARE * memory_limit()) - capacity * _SLOT_BYTES
-        num_rows = min(available // row_bytes, _MOST_ROWS, _MOST_ELEMENTS // num_elements - 1)
-        num_rows = max(num_rows, _DEFAULT_PAGE_ROWS)
+        num_rows = max(min(available // row_bytes, _MOST_ROWS), _DEFAULT_PAGE_ROWS)
         return num_rows // _DEFAULT_PAGE_ROWS, _DEFAULT_PAGE_ROWS, num_rows * frame_bytes
     average = max(2, max_frames // capacity)
     page_rows = min(_MOST_PAGE_ROWS, 1 << ((average // 2).bit_length() - 1))

@@ -223,7 +223,7 @@ class EpisodeReader:
                 "EpisodicReplayBuffer keeps episodes apart: boundaries='ignore' is for TFUniformReplayBuffer."
             )
         most = self.settings.max_frames
-        if window is not None and most is not None and window.num_needed > most:
+        if window is not None and most is not None and window.short == "drop" and window.num_steps > most:
             raise ValueError(
                 f"num_steps {window.num_steps} > max_frames {most}: no window could ever come; lower num_steps or "
                 "raise max_frames."

@@ -440,7 +440,7 @@ class EpisodeWriter:
             raise ValueError(
                 f"the memory that was reserved is full: {table.num_frames} frames in {table.next_id - table.oldest} "
                 f"of at most {table.capacity} episodes. Give max_frames, so that the oldest episodes make place, or "
-                "lower capacity. Nothing was added."
+                "lower capacity."
             )
 
     def _check_open(self) -> None:

@@ -167,10 +167,7 @@ class EpisodicReplayBuffer(ReplayBuffer):
         self._spec = DataSpec(data_spec)
         self._rule = EpisodeRule(self._spec, end_of_episode_fn, final_frame)
         marker = FrameMarker(self._spec, self._rule, begin_episode_fn, end_episode_fn)
-        num_elements = sum(field.num_elements for field in self._spec.fields)
-        num_pages, page_rows, self._bytes_capacity = reserve_pages(
-            self._spec.frame_bytes, num_elements, int(capacity), max_frames
-        )
+        num_pages, page_rows, self._bytes_capacity = reserve_pages(self._spec.frame_bytes, int(capacity), max_frames)
         try:
             self._pages = EpisodePages(num_pages, page_rows)
             self._storage = FrameStorage(self._spec.fields, num_pages * page_rows)

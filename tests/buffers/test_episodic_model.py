@@ -256,7 +256,7 @@ OPERATIONS = st.one_of(
 def pairs(draw: Any, **settings: Any) -> Pair:
     num_streams = draw(st.integers(1, 3))
     capacity = draw(st.integers(num_streams, 6))
-    max_frames = draw(st.one_of(st.none(), st.integers(max(4, 3 * num_streams), 24)))
+    max_frames = draw(st.one_of(st.none(), st.integers(max(5, 3 * num_streams), 24)))
     pair = Pair(draw(st.sampled_from(sorted(SPECS))), num_streams, capacity, max_frames, **settings)
     end_odds = draw(st.sampled_from([0.15, 0.4]))
     for operation in draw(st.lists(OPERATIONS, min_size=1, max_size=9)):
