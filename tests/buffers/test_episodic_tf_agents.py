@@ -10,7 +10,6 @@ from tf_agents.networks import actor_distribution_network
 
 from replayfeed.buffers import EpisodicReplayBuffer, StatefulEpisodicReplayBuffer
 
-
 # Its distribution networks make an int of an array of one.
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0 to a scalar:DeprecationWarning")
 
