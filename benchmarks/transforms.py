@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pathlib
 from typing import Any
 
 import dopamine_peer
 import numpy as np
 import tensorflow as tf
 from datasets import BATCHES_PER_GRAPH_CALL, eagerly, in_function
-from measure import QUICK, Bar, Contender, Scale, interleave, row
+from measure import Bar, Contender, Scale, interleave, row
 from workloads import W1
 
 from replayfeed.buffers import TFUniformReplayBuffer, Window
@@ -35,25 +34,6 @@ def stacked_pixels_32(scale: Scale) -> list[dict[str, Any]]:
 
 def stacked_pixels_256(scale: Scale) -> list[dict[str, Any]]:
     return [_stacked_pixels(scale, 256)]
-
-
-def memory_single_frames(scale: Scale) -> list[dict[str, Any]]:
-    """2**20 frames of 84x84, each stored once: what stacking at reading saves. Runs in a process of its own."""
-    capacity = 2**20 if scale is not QUICK else scale.w2_capacity
-    warm_up, _ = _single_frames(2 * _EPISODE_STEPS)
-    before = _resident_bytes()
-    buffer, _ = _single_frames(capacity // _EPISODE_STEPS * _EPISODE_STEPS)
-    each = (_resident_bytes() - before) / len(buffer)
-    del warm_up
-    limit = "84 x 84 bytes x 1.02"
-    samples = {OURS: {"values": [each]}, limit: {"values": [1.02 * 84 * 84]}}
-    name = f"memory, single 84x84 frames, full with {len(buffer):,}"
-    return [row(name, "bytes/frame", OURS, samples, [Bar(limit, 1, at_most=True)])]
-
-
-def _resident_bytes() -> int:
-    rollup = pathlib.Path("/proc/self/smaps_rollup").read_text()
-    return next(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Rss:"))
 
 
 def _n_step(scale: Scale, consume: Any, units: int, how: str) -> list[dict[str, Any]]:

@@ -71,4 +71,4 @@ def recurrent_state(fields: str | Sequence[str], initial_state: InitialState = "
         state = {name: tf.nest.map_structure(state_of, subtree(items, name)) for name in names}
         return WithState(items, state), info
 
-    return on_windows("recurrent_state", transform)
+    return on_windows("recurrent_state", transform, any_length=True)

@@ -7,7 +7,7 @@ that `a_t` led to.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -97,7 +97,7 @@ def returns_to_go(
         returns = discounted_sums(r_t, like(tf.cast(discount_t, exact), r_t))
         return WithReturns(items, returns), info._replace(mask=flow.is_step)
 
-    return on_windows("returns_to_go", transform)
+    return on_windows("returns_to_go", transform, any_length=True)
 
 
 def lambda_returns(
@@ -172,7 +172,7 @@ def lambda_returns(
         lam_t = tf.where(goes_on, tf.cast(lam, tf.float32), 0.0)
         return WithReturns(items, lambda_return(r_t, discount_t, v_tp1, lam_t)), info._replace(mask=known)
 
-    return on_windows("lambda_returns", transform)
+    return on_windows("lambda_returns", transform, any_length=True)
 
 
 def lambda_return(r_t: tf.Tensor, discount_t: tf.Tensor, v_tp1: tf.Tensor, lam_t: tf.Tensor | float) -> tf.Tensor:
@@ -205,21 +205,28 @@ def discounted_sums(terms: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
     need no loop over time.
 
     Args:
-      terms: float `[B, T, ...]`, `T` known.
+      terms: float `[B, T, ...]`; `T` may be unknown until the graph runs.
       factors: float `[B, T, ...]`, the same number of axes.
 
     >>> discounted_sums(tf.constant([[1.0, 1.0, 1.0]]), tf.constant([[0.5, 0.5, 9.0]])).numpy().tolist()
     [[1.75, 1.5, 1.0]]
     """
-    length, reach = int(terms.shape[1]), 1
 
-    def later(values: tf.Tensor) -> tf.Tensor:
-        return tf.pad(values[:, reach:], [[0, 0], [0, reach]] + [[0, 0]] * (values.shape.rank - 2))
+    def double(reach: Any, terms: tf.Tensor, factors: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
+        def later(values: tf.Tensor) -> tf.Tensor:
+            return tf.pad(values[:, reach:], [[0, 0], [0, reach]] + [[0, 0]] * (values.shape.rank - 2))
 
+        return reach * 2, terms + factors * later(terms), factors * later(factors)
+
+    length = terms.shape[1]
+    if length is None:
+        length = tf.shape(terms)[1]
+        state = (tf.constant(1), terms, factors)
+        shapes = (tf.TensorShape([]), terms.shape, factors.shape)
+        return tf.while_loop(lambda reach, *_: reach < length, double, state, shape_invariants=shapes)[1]
+    reach = 1
     while reach < length:
-        terms = terms + factors * later(terms)
-        factors = factors * later(factors)
-        reach *= 2
+        reach, terms, factors = double(reach, terms, factors)
     return terms
 
 

@@ -14,15 +14,16 @@ Transform = Callable[[Nest, BufferInfo], tuple[Nest, BufferInfo]]
 """What `Dataset.map` takes and what `sample` gives fits into: `(items, info) -> (items, info)`."""
 
 
-def on_windows(name: str, transform: Transform) -> Transform:
+def on_windows(name: str, transform: Transform, *, any_length: bool = False) -> Transform:
     """`transform`, which is written for leaves `[B, T, ...]`, for samples with and without the `B` axis.
 
     Args:
       name: what the caller calls it, for messages.
       transform: from and to leaves with a `B` axis.
+      any_length: it takes windows of unknown length too (whole episodes).
 
     What it returns raises when it is called or traced:
-      ValueError: the sample holds no windows, or windows of unknown length.
+      ValueError: the sample holds no windows, or windows of unknown length without `any_length`.
     """
 
     @tf.autograph.experimental.do_not_convert
@@ -33,7 +34,7 @@ def on_windows(name: str, transform: Transform) -> Transform:
             raise ValueError(
                 f"{name} takes windows, and this sample holds single frames: draw it with window=Window(...)."
             )
-        if info.mask.shape[-1] is None:
+        if info.mask.shape[-1] is None and not any_length:
             raise ValueError(
                 f"{name} takes windows of a known length; those of this dataset differ in length: "
                 "draw them with window=Window(...) and short='pad'."
@@ -46,9 +47,10 @@ def on_windows(name: str, transform: Transform) -> Transform:
     return transformed
 
 
-def window_length(info: BufferInfo) -> int:
-    """`T`, which is known."""
-    return int(info.mask.shape[1])
+def window_length(info: BufferInfo) -> int | tf.Tensor:
+    """`T`: an int where it is known, else int32 `[]`."""
+    length = info.mask.shape[1]
+    return tf.shape(info.mask)[1] if length is None else int(length)
 
 
 def take_frames(leaf: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
@@ -56,7 +58,7 @@ def take_frames(leaf: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     return tf.gather(tf.reshape(leaf, [-1, *leaf.shape[2:]]), rows)
 
 
-def row_numbers(frames: tf.Tensor, num_frames: int) -> tf.Tensor:
+def row_numbers(frames: tf.Tensor, num_frames: int | tf.Tensor) -> tf.Tensor:
     """Where frames int32 `[B]` or `[B, ...]` of windows of `num_frames` lie when the windows stand in one row.
 
     >>> row_numbers(tf.constant([[0, 2], [1, 2]]), 3).numpy().tolist()

@@ -91,12 +91,12 @@ def subtree(items: Nest, path: str) -> Nest:
     >>> subtree({"observation": {"image": 1, "speed": 2}}, "observation/image")
     1
     """
-    nest = items
+    nest, above = items, "the items"
     for name in path.split("/"):
         fields = top_level_fields(nest) if isinstance(nest, Mapping) or hasattr(nest, "_fields") else {}
         if name not in fields:
-            raise ValueError(f"no field {path!r}: {sorted(fields)} are there at {name!r}.")
-        nest = fields[name]
+            raise ValueError(f"no field {path!r}: {above} have {sorted(fields)}.")
+        nest, above = fields[name], f"fields below {name!r}"
     return nest
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tf_agents.trajectories.trajectory import Trajectory
 
-from replayfeed.buffers import BufferInfo
+from replayfeed.buffers import BufferInfo, EpisodicReplayBuffer
 from replayfeed.pipelines.transforms import lambda_return, lambda_returns, recurrent_state, returns_to_go
 
 
@@ -186,3 +186,24 @@ def test_bad_arguments_of_recurrent_state_are_refused():
         recurrent_state("lstm", "random")
     with pytest.raises(ValueError, match="no field 'lstm'"):
         recurrent_state("lstm")(*window_of(x=[1, 2]))
+
+
+def test_whole_episodes_of_a_dataset_have_returns_although_their_length_is_not_known():
+    """Episodes of 3 and 5 steps with rewards 1, gamma 0.5: padded in a batch, and one by one."""
+    spec = {"reward": tf.TensorSpec([], tf.float32), "value": tf.TensorSpec([], tf.float32)}
+    buffer = EpisodicReplayBuffer(spec, capacity=10)
+    buffer.extend({"reward": np.ones(n, np.float32), "value": np.zeros(n, np.float32)} for n in (3, 5))
+    to_go = [[1.75, 1.5, 1.0, 0.0, 0.0], [1.9375, 1.875, 1.75, 1.5, 1.0]]
+    ((items, info),) = buffer.as_dataset(2, single_deterministic_pass=True).map(returns_to_go(0.5))
+    np.testing.assert_array_equal(items.returns, to_go)
+    np.testing.assert_array_equal(info.mask, np.array(to_go) > 0)
+    single = [
+        items.returns.numpy().tolist()
+        for items, _ in buffer.as_dataset(single_deterministic_pass=True).map(returns_to_go(0.5))
+    ]
+    assert single == [to_go[0][:3], to_go[1]]
+    ((items, _),) = buffer.as_dataset(2, single_deterministic_pass=True).map(lambda_returns(0.5, 1.0))
+    # All but the last step, whose successor has no known value.
+    np.testing.assert_allclose(items.returns[1, :4], [1.875, 1.75, 1.5, 1.0])
+    ((items, _),) = buffer.as_dataset(2, single_deterministic_pass=True).map(recurrent_state("value"))
+    assert items.state["value"].shape == [2]
