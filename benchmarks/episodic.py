@@ -88,9 +88,10 @@ def episodic_exact(scale: Scale) -> list[dict[str, Any]]:
 def episodic_adds(scale: Scale) -> list[dict[str, Any]]:
     """Frames of one stream, and of 64, in episodes of 200, with the oldest leaving."""
     rows = []
+    max_frames = max(scale.w1_capacity // 10, 2 * 64 * _EPISODE_STEPS)
     for streams in (1, 64):
-        ours = EpisodicReplayBuffer(W3.data_spec, 1000, batch_size=streams, max_frames=scale.w1_capacity // 10)
-        uniform = TFUniformReplayBuffer(W3.data_spec, streams, scale.w1_capacity // 10 // streams)
+        ours = EpisodicReplayBuffer(W3.data_spec, 1000, batch_size=streams, max_frames=max_frames)
+        uniform = TFUniformReplayBuffer(W3.data_spec, streams, max_frames // streams)
         contenders = [
             Contender(OURS, _adder(ours.add_batch, streams), streams),
             Contender(UNIFORM, _adder(uniform.add_batch, streams), streams),
