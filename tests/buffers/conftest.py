@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from absl import flags
 
-from replayfeed.buffers import ReplayBuffer, ReverbReplayBuffer, TFUniformReplayBuffer
+from replayfeed.buffers import EpisodicReplayBuffer, ReplayBuffer, ReverbReplayBuffer, TFUniformReplayBuffer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,26 @@ def _served(spec: Any, settings: Settings) -> ReplayBuffer:
     )
 
 
-BACKENDS = {"local": _local, "served": _served}
+def _episodic(spec: Any, settings: Settings) -> ReplayBuffer:
+    return EpisodicReplayBuffer(
+        spec,
+        settings.steps * settings.batch_size,
+        batch_size=settings.batch_size,
+        max_frames=settings.steps * settings.batch_size,
+        seed=7,
+        cast=settings.cast,
+        end_of_episode_fn=settings.end_of_episode_fn,
+    )
+
+
+BACKENDS = {"local": _local, "episodic": _episodic, "served": _served}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A buffer of episodes gives whole ones where others give frames: tests of those are not for it."""
+    by_nature = [item for item in items if item.get_closest_marker("by_frames") and "[episodic" in item.name]
+    config.hook.pytest_deselected(items=by_nature)
+    items[:] = [item for item in items if item not in by_nature]
 
 
 @pytest.fixture(params=BACKENDS)

@@ -53,6 +53,7 @@ def drawn_starts(buffer: ReplayBuffer, num_steps: int, draws: int = 400) -> set[
 # What a buffer is
 
 
+@pytest.mark.by_frames
 def test_properties_are_the_constructors_arguments(make):
     buffer = make(COUNTER, batch_size=3, steps=10)
     assert buffer.data_spec is COUNTER
@@ -61,6 +62,7 @@ def test_properties_are_the_constructors_arguments(make):
     assert buffer.capacity_unit == {"local": "frames", "served": "items"}[make.backend]
 
 
+@pytest.mark.by_frames
 def test_an_empty_buffer_holds_nothing(make):
     buffer = make(COUNTER, batch_size=2)
     assert len(buffer) == 0
@@ -71,6 +73,7 @@ def test_an_empty_buffer_holds_nothing(make):
 # Writing
 
 
+@pytest.mark.by_frames
 def test_add_batch_returns_ids_that_are_never_given_twice(make):
     buffer = make(COUNTER, batch_size=2, steps=4)
     ids = [buffer.add_batch(np.array([t, 100 + t])) for t in range(10)]
@@ -83,6 +86,7 @@ def test_add_batch_returns_a_tensor_for_tensors(make):
     assert isinstance(ids, tf.Tensor) and ids.dtype == tf.int64 and ids.shape == (2,)
 
 
+@pytest.mark.by_frames
 def test_add_batch_inside_a_tf_function_adds_at_each_call(make):
     buffer = make(COUNTER, batch_size=2)
 
@@ -115,6 +119,7 @@ def test_add_sequence_of_no_steps_writes_nothing(make):
     assert len(buffer) == 0
 
 
+@pytest.mark.by_frames
 def test_add_sequence_longer_than_the_capacity_keeps_the_newest(make):
     buffer = make(COUNTER, batch_size=2, steps=4)
     buffer.add_sequence(counters(2, range(11)))
@@ -138,6 +143,7 @@ def test_input_is_copied(make):
     np.testing.assert_array_equal(buffer.gather_all(), [[0, 1, 2, 3, 4]])
 
 
+@pytest.mark.by_frames
 def test_capacity_evicts_the_oldest(make):
     buffer = make(COUNTER, batch_size=1, steps=3)
     add_counters(buffer, range(5))
@@ -265,6 +271,7 @@ def test_plain_numbers_take_the_fields_dtype(make):
     assert stored["obs"].numpy().tolist() == [[[1.0, 2.0, 3.0, 4.5, 5.0]]]
 
 
+@pytest.mark.by_frames
 def test_plain_numbers_of_64_bits_are_kept_exactly(make):
     buffer = make({"x": tf.TensorSpec([], tf.uint64)}, batch_size=2)
     buffer.add_batch({"x": [2**63 + 1, 1]})
@@ -347,6 +354,7 @@ def test_end_of_episode_must_be_one_bool_a_stream(make, flags):
 SIZES = [(None, None), (5, None), (None, 2), (5, 2)]
 
 
+@pytest.mark.by_frames
 @pytest.mark.parametrize(("batch", "num_steps"), SIZES)
 def test_sample_and_dataset_have_the_documented_shapes_and_dtypes(make, batch, num_steps):
     spec = {"a": tf.TensorSpec([2], tf.float32), "b": (tf.TensorSpec([], tf.uint8),)}
@@ -407,6 +415,7 @@ def test_sequence_preprocess_fn_sees_one_sample_without_batch_axis(make):
     assert items.shape == (3, 2) and np.all(np.asarray(items) <= 0)
 
 
+@pytest.mark.by_frames
 def test_autotuned_parallel_calls_are_taken(make):
     buffer = make(COUNTER)
     add_counters(buffer, range(5))
@@ -443,6 +452,7 @@ def test_no_window_joins_two_episodes_of_a_trajectory(make):
     assert drawn_starts(buffer, 2) == {0, 1, 2, 4, 5, 6}
 
 
+@pytest.mark.by_frames
 def test_a_final_observation_is_no_sample_of_one_frame(make):
     """T9: its action and reward mean nothing."""
     buffer = make(STEP)
@@ -557,6 +567,7 @@ def test_streams_of_different_episode_lengths_do_not_mix(make):
 # Passes
 
 
+@pytest.mark.by_frames
 def test_an_ordered_pass_gives_each_frame_once_and_ends(make):
     buffer = make(COUNTER, batch_size=2)
     add_counters(buffer, range(3))
@@ -567,6 +578,7 @@ def test_an_ordered_pass_gives_each_frame_once_and_ends(make):
         assert len({int(info.ids) for _, info in elements}) == 6
 
 
+@pytest.mark.by_frames
 def test_an_ordered_pass_after_wrap_around_mixes_no_streams(make):
     """T1."""
     buffer = make(COUNTER, batch_size=2, steps=4)
@@ -575,6 +587,7 @@ def test_an_ordered_pass_after_wrap_around_mixes_no_streams(make):
     assert values == [2, 3, 4, 5, 102, 103, 104, 105]
 
 
+@pytest.mark.by_frames
 def test_an_ordered_pass_of_windows_steps_by_their_length_in_each_episode(make):
     """T2."""
     buffer = make(COUNTER, batch_size=2, num_steps=2)
@@ -592,6 +605,7 @@ def test_an_ordered_pass_with_a_window_visits_every_eligible_start(make):
     assert [items.value.numpy().tolist() for items, _ in dataset] == [[0, 1], [1, 2], [3, 4]]
 
 
+@pytest.mark.by_frames
 def test_an_ordered_pass_in_batches_ends_with_a_smaller_one(make):
     """T3: streams that do not divide the batch change nothing."""
     buffer = make(COUNTER, batch_size=3)
@@ -701,6 +715,7 @@ def test_priorities_may_be_written_back_inside_a_tf_function(make):
     assert train().shape == (4,)
 
 
+@pytest.mark.by_frames
 def test_draws_of_one_tf_function_are_independent(make):
     buffer = make(COUNTER, steps=100)
     buffer.add_sequence(np.arange(100)[None])
@@ -723,6 +738,7 @@ def test_clear_empties_the_buffer_and_its_counters_and_ids_go_on(make):
     assert drawn_starts(buffer, 2) == {10, 11}
 
 
+@pytest.mark.by_frames
 def test_stats_count(make):
     """FR-091: capacity, frames and share; later the total ever added."""
     buffer = make(COUNTER, batch_size=2, steps=5)
@@ -747,6 +763,7 @@ def test_close_is_final_and_may_be_called_twice(make):
         buffer.sample(1)
 
 
+@pytest.mark.by_frames
 def test_threads_may_add_and_sample_together(make):
     """FR-071 in small: rows are `(i, i)`, and none comes out unequal."""
     buffer = make({"a": tf.TensorSpec([], tf.int64), "b": tf.TensorSpec([3], tf.int64)}, steps=16)

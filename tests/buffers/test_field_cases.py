@@ -44,6 +44,7 @@ def test_fr_066_exactly_full_and_tiny_buffers_keep_to_their_rows(capacity):
         assert values.min() >= size - capacity and values.max() < size
 
 
+@pytest.mark.by_frames
 def test_fr_067_every_one_of_three_items_is_drawn_equally_often(make):
     """30,000 draws of 3: 10,000 each within 4 sigma (330)."""
     buffer = make(COUNTER)
