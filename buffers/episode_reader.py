@@ -25,7 +25,7 @@ from .episode_passes import EpisodePassPlanner, pass_dataset
 from .episode_sampler import EpisodeSampler
 from .episode_table import EpisodeTable
 from .episode_usage import EpisodeUsage
-from .memory import copy_to_tensor
+from .memory import adopt, copy_to_tensor
 from .nests import Nest
 from .spec import DataSpec
 from .stats import WindowCount
@@ -173,8 +173,9 @@ class EpisodeReader:
         if not tf.executing_eagerly():
             return self._sample_in_graph(sampler, sample_batch_size)
         drawn = sampler.draw(self._rng, num)
-        self._usage.count_sampled(sampler.positions(drawn.keys))
-        ids, chances, keys = (copy_to_tensor(each) for each in (drawn.ids, drawn.chances, drawn.keys))
+        self._usage.count_sampled(drawn.positions)
+        ids = adopt(drawn.ids) if drawn.mask is None else copy_to_tensor(drawn.ids)
+        chances, keys = copy_to_tensor(drawn.chances), copy_to_tensor(drawn.keys)
         weights, mask = self._ones(drawn.ids.shape)
         if drawn.mask is not None:  # DLPack knows no bool.
             mask = tf.cast(copy_to_tensor(drawn.mask.view(np.uint8)), tf.bool)

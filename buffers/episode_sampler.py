@@ -22,6 +22,7 @@ from .episode_kinds import FLAG_BITS, Kind
 from .episode_pages import STEP_BITS, STEP_MASK
 from .episode_table import EpisodeTable
 from .fields import Field
+from .memory import aligned_empty
 from .nests import Array
 from .ring_starts import uncompiled
 from .storage import FrameStorage
@@ -38,9 +39,10 @@ class Drawn(NamedTuple):
     Attributes:
       keys: ids of the drawn frames (of an episode: its first), int64 `[n]`.
       chances: of each draw, float32 `[n]`.
-      ids: ids of all frames, int64 `[n, length]` (`[n]` for single frames), -1 on padding.
+      ids: ids of all frames, int64 `[n, length]`, -1 on padding; 64-byte aligned where nothing is padding.
       mask: bool, the shape of `ids`, False on padding; None where nothing is padding.
-      leaves: `[n, length, ...]` (`[n, ...]`).
+      leaves: `[n, length, ...]`.
+      positions: where `EpisodeUsage` marks these draws, `[n]`; not in a graph.
     """
 
     keys: Array
@@ -48,6 +50,7 @@ class Drawn(NamedTuple):
     ids: Array
     mask: Array | None
     leaves: list[Array]
+    positions: Any = None
 
 
 class _Read(NamedTuple):
@@ -56,6 +59,7 @@ class _Read(NamedTuple):
     ids: Array
     mask: Array | None
     leaves: list[Array]
+    positions: Array
     stale: Array | None
 
 
@@ -113,20 +117,12 @@ class EpisodeSampler:
         for _ in range(_ROUNDS_BEFORE_LOCK):
             read = self._read(keys)
             if read.stale is None:
-                return Drawn(keys, chances, *read[:3])
+                return Drawn(keys, chances, *read[:4])
             stale = np.flatnonzero(read.stale)
             keys[stale], chances[stale] = self._draws.draw(rng, len(stale))
         with self._lock:
             keys, chances = self._draws.draw(rng, num, lock_held=True)
-            return Drawn(keys, chances, *self._read(keys)[:3])
-
-    def positions(self, keys: Array) -> Array:
-        """Where `EpisodeUsage` marks these draws."""
-        slots = (keys >> STEP_BITS) % self._table.capacity
-        if self.kind.window is None:
-            return slots + self._storage.zero_row  # after all rows
-        rows = self._table.pages.rows(self._table.bases.take(slots), keys[:, None])[:, 0]
-        return np.clip(rows, 0, self._storage.zero_row - 1)
+            return Drawn(keys, chances, *self._read(keys)[:4])
 
     def _read(self, keys: Array) -> _Read:
         table, pages, window = self._table, self._table.pages, self.kind.window
@@ -136,7 +132,8 @@ class EpisodeSampler:
         offsets, mask, missing = self._offsets, None, None
         if not self._plain:
             offsets, mask = self._extents(keys, table.states.take(slots) >> FLAG_BITS)
-        ids = keys[:, None] + offsets
+        (ids,) = aligned_empty([(len(keys), len(offsets))], [keys.dtype])
+        np.add(keys[:, None], offsets, out=ids)
         if drawn_at:
             # What is before an episode's first frame has the id of no frame of it: it is hidden by the mask.
             rows = pages.rows(bases, np.maximum(ids, (keys - (keys & STEP_MASK))[:, None]))
@@ -153,7 +150,9 @@ class EpisodeSampler:
         stale |= table.bases.take(slots) != bases
         if missing is not None:
             stale |= missing
-        return _Read(ids, mask, leaves, stale if stale.any() else None)
+        # Those of whole episodes come after all rows.
+        positions = slots + self._storage.zero_row if window is None else key_rows
+        return _Read(ids, mask, leaves, positions, stale if stale.any() else None)
 
     def _extents(self, keys: Array, lengths: Array) -> tuple[Array, Array | None]:
         """The samples' frames relative to the drawn ones, `[T]`, and which are real, `[n, T]`; None for all."""
@@ -189,7 +188,7 @@ class EpisodeSampler:
         return drawn, ~stale
 
     def positions_in_graph(self, keys: tf.Tensor) -> tf.Tensor:
-        """`positions` as graph ops."""
+        """Where `EpisodeUsage` marks the draws of these keys."""
         slots = self._slots_in_graph(keys)
         if self.kind.window is None:
             return slots + self._storage.zero_row

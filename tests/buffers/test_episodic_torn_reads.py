@@ -218,11 +218,10 @@ def test_episodes_evicted_after_the_draw_are_drawn_again(monkeypatch, owner, met
 
 
 @pytest.mark.parametrize("arguments", [{"num_steps": 2}, {}], ids=str)
-@pytest.mark.parametrize(("owner", "method"), [(EpisodePages, "rows"), (FrameStorage, "gather")])
-def test_without_the_second_look_they_are_delivered(monkeypatch, owner, method, arguments):
+def test_without_the_second_look_they_are_delivered(monkeypatch, arguments):
     buffer, add = numbers(6)
     switch_off(monkeypatch)
-    add_before(monkeypatch, owner, method, add, 9)
+    add_before(monkeypatch, FrameStorage, "gather", add, 9)
     items, _ = buffer.sample(50, **arguments)
     drawn_from = set(range(4, 12))  # episodes 2 to 5
     assert not set(items.numpy().reshape(-1).tolist()) <= drawn_from
