@@ -42,6 +42,7 @@ class FrameMarker:
       rule: tells where episodes begin and end.
       begin_episode_fn: `items -> bool [B]` (`[B, T]`) or one bool for all; takes the place of what the rule says.
       end_episode_fn: the same, for the frames that complete an episode. Where nothing tells beginnings, it ends there.
+      final_by_function: whether a frame that `end_episode_fn` ends an episode with is only a final observation.
     """
 
     def __init__(
@@ -50,6 +51,8 @@ class FrameMarker:
         rule: EpisodeRule,
         begin_episode_fn: Callable[[Nest], Any] | None = None,
         end_episode_fn: Callable[[Nest], Any] | None = None,
+        *,
+        final_by_function: bool = False,
     ) -> None:
         for name, function in (("begin_episode_fn", begin_episode_fn), ("end_episode_fn", end_episode_fn)):
             if function is not None and not callable(function):
@@ -58,6 +61,7 @@ class FrameMarker:
         self._rule = rule
         self.begin_episode_fn = begin_episode_fn
         self.end_episode_fn = end_episode_fn
+        self._final_by_function = final_by_function
         self._next_step_type = None
         for index, field in enumerate(spec.fields):
             if field.path == "next_step_type" and field.shape in ((), (1,)) and rule.told_by_spec:
@@ -79,6 +83,8 @@ class FrameMarker:
             completes = self._call("end_episode_fn", self.end_episode_fn, leaves, outer, -1 if one_episode else None)
             if begins is None and self.begin_episode_fn is None:
                 ends = completes if ends is None else ends | completes
+                if self._final_by_function:
+                    final = completes if final is None else final | completes
             completes = completes if ends is None else completes | ends
         elif self._next_step_type is not None:
             next_step_type = leaves[self._next_step_type].reshape(outer)

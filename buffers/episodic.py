@@ -166,7 +166,9 @@ class EpisodicReplayBuffer(ReplayBuffer):
             )
         self._spec = DataSpec(data_spec)
         self._rule = EpisodeRule(self._spec, end_of_episode_fn, final_frame)
-        marker = FrameMarker(self._spec, self._rule, begin_episode_fn, end_episode_fn)
+        marker = FrameMarker(
+            self._spec, self._rule, begin_episode_fn, end_episode_fn, final_by_function=final_frame == "observation"
+        )
         num_pages, page_rows, self._bytes_capacity = reserve_pages(self._spec.frame_bytes, int(capacity), max_frames)
         try:
             self._pages = EpisodePages(num_pages, page_rows)

@@ -219,6 +219,15 @@ def test_functions_tell_beginnings_and_ends_where_the_spec_does_not():
     assert [(one.completed, one.finished) for one in both.episodes()] == [(True, True), (True, False)]
 
 
+def test_final_frame_says_what_a_function_ends_an_episode_with():
+    for final_frame, starts in (("auto", {0, 1, 2, 3, 4, 5}), ("observation", {0, 1, 3, 4})):
+        buffer = EpisodicReplayBuffer(
+            COUNTER, 10, seed=1, end_episode_fn=lambda value: value % 3 == 2, final_frame=final_frame
+        )
+        buffer.add_sequence(np.arange(6)[None])
+        assert set(chances(buffer, 500, num_steps=1)) == starts
+
+
 def test_what_a_function_returns_is_checked():
     buffer = EpisodicReplayBuffer(COUNTER, 10, begin_episode_fn=lambda value: value)
     with pytest.raises(ValueError, match=r"begin_episode_fn's result: expected \[1\] bool, got \[1\] int64"):
