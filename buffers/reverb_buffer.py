@@ -306,7 +306,8 @@ class ReverbReplayBuffer(ServedBuffer):
             once; in tables without `burn_in`, padding and `stride` every window of the frames held does, which are more
             where it is shorter than items. `keys` are -1. A table without scan table that removes in a fixed order
             what it delivers (FIFO, `max_times_sampled=1`) is emptied, as in TF-Agents.
-          window: a `Window` that the table can give: not longer, with not more `burn_in`, of the same `stride` and
+          window: a `Window` that the table can give: not longer (of the same length where items are padded and have a
+            stride), with not more `burn_in`, of the same `stride` and
             `short`.
           epochs: draw without replacement: this many shuffled passes over single frames or windows; needs `scannable`.
 
@@ -487,7 +488,8 @@ class ReverbReplayBuffer(ServedBuffer):
         kind = self._kind
         if kind is None or not self._table.layout.has_ids or steps == kind.num_steps:
             return
-        lost = [f"the last {kind.num_steps - 1} frames of an episode"] if kind.short == "drop" else []
+        tail = kind.short == "drop" or kind.stride > 1
+        lost = [f"the last {kind.num_steps - 1} frames of an episode"] if tail else []
         lost += [f"frames between starts that are {kind.stride} apart"] if kind.stride > 1 else []
         if is_pass or not lost or steps in self._told_steps:
             return

@@ -89,8 +89,8 @@ class EpisodeCutter:
         return NO_ITEM
 
     def at_end(self, num_frames: int, *, final: bool) -> Iterable[int]:
-        """The whole episode."""
-        return (0,)
+        """The whole episode, unless it is a final observation alone, from which there is nothing to learn."""
+        return () if num_frames == final else (0,)
 
 
 Cutter = WindowCutter | EpisodeCutter

@@ -2,7 +2,10 @@
 
 Windows are cut where they are read: an episode is drawn by the table's sampler, then one of the windows in
 it, each with the same chance. So a window's probability is that of its episode divided by how many
-windows the episode has. Letters: `B` batch, `L` frames of an episode, `T` of a window.
+windows the episode has. With `short='drop'` some episodes may have none and are passed over, which makes
+the others more likely by a factor that Reverb does not tell: then it is NaN.
+
+Letters: `B` batch, `L` frames of an episode, `T` of a window.
 """
 
 from __future__ import annotations
@@ -156,7 +159,7 @@ class EpisodeReader:
                 num_drawn = num_rows(sample)
                 self._num_skipped.assign_add(num_drawn - len(found))
                 if len(found):
-                    parts.append(_window_sample(_rows((sample, cut), found)))
+                    parts.append(_window_sample(_rows((sample, cut), found), window))
                     missing -= len(found)
                     watch, in_row, longest = self._rows.watch(), 0, 0
                     continue
@@ -184,7 +187,7 @@ class EpisodeReader:
         """A sample whose columns are one window `[burn_in + T, bytes]`, how many there were, and of how many frames."""
         cut = cut_windows(self._layout, [column[None] for column in sample.data], window)
         one = tf.nest.map_structure(lambda leaf: leaf[0], cut)
-        return _window_sample((sample, one)), one.num_starts, one.lengths
+        return _window_sample((sample, one), window), one.num_starts, one.lengths
 
     def _without_skipped(self, rows: tf.data.Dataset, window: Window) -> tf.data.Dataset:
         """Samples of the rows that have a window; those that have none are counted, and too many in a row are told."""
@@ -297,10 +300,12 @@ def num_starts_in_graph(window: Window, lengths: tf.Tensor, final: tf.Tensor) ->
     return tf.where(lengths > final, tf.maximum(multiples(lengths - needed + 1), 1), 0)
 
 
-def _window_sample(cut: tuple[Any, CutWindows]) -> Any:
+def _window_sample(cut: tuple[Any, CutWindows], window: Window) -> Any:
     """A sample of Reverb's with the window in place of the episode, and its probability."""
     sample, windows = cut
     chance = sample.info.probability / tf.cast(tf.maximum(windows.num_starts, 1), sample.info.probability.dtype)
+    if window.short == "drop" and window.num_steps > 1:
+        chance *= np.nan
     return sample._replace(info=sample.info._replace(probability=chance), data=tuple(windows.columns))
 
 

@@ -40,7 +40,8 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
 
     The law of draws: an episode by the table's sampler, and with `num_steps` or `window` one of its windows
     of that kind, each with the same chance; so `probabilities` are the episode's chance divided by its number of
-    windows. Episodes without such a window are skipped and counted (`num_skipped_episodes`). Where an episode is
+    windows. With `short='drop'` episodes without such a window are skipped and counted (`num_skipped_episodes`); how
+    much more likely that makes the others Reverb does not tell, so `probabilities` are NaN then. Where an episode is
     long and windows are all that is wanted, a table of windows (`ReverbReplayBuffer`) sends less.
 
     `keys` are those of episodes: `update_priorities` sets an episode's priority; in `add_batch` it is

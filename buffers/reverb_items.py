@@ -92,8 +92,8 @@ def check_window(table: str, written: Window, wanted: Window) -> None:
     """Refuses windows that a table's items cannot give.
 
     Raises:
-      ValueError: the window is longer than the items, or of another stride, or padded otherwise; the message
-        says which windows the table can give.
+      ValueError: the window is longer than the items (or shorter, where they are padded and have a stride), or of
+        another stride, or padded otherwise; the message says which windows the table can give.
 
     >>> check_window("replay", Window(4, stride=2), Window(5))
     Traceback (most recent call last):
@@ -102,14 +102,18 @@ def check_window(table: str, written: Window, wanted: Window) -> None:
     it gives num_steps up to 4, burn_in up to 0, stride=2, short='drop'.
     """
     same = ("stride", "short", "boundaries", "pad_unfinished")
+    # With a stride an episode's last item is the first that reaches its end: shorter windows would not reach it.
+    is_exact = written.short == "pad" and written.stride > 1
     if (
         wanted.num_steps > written.num_steps
+        or (is_exact and wanted.num_steps < written.num_steps)
         or wanted.burn_in > written.burn_in
         or any(getattr(wanted, name) != getattr(written, name) for name in same)
     ):
         raise ValueError(
-            f"{wanted!r} cannot be drawn: table {table!r} was written as {written!r}: it gives num_steps up to "
-            f"{written.num_steps}, burn_in up to {written.burn_in}, stride={written.stride}, short={written.short!r}."
+            f"{wanted!r} cannot be drawn: table {table!r} was written as {written!r}: it gives num_steps"
+            f"{'=' if is_exact else ' up to '}{written.num_steps}, burn_in up to {written.burn_in}, "
+            f"stride={written.stride}, short={written.short!r}."
         )
 
 

@@ -218,6 +218,7 @@ def test_the_items_of_a_table_are_the_episodes_of_a_naive_model(short_tables, ov
         buffer.clear()
         ended: list[list[list[int]]] = [[] for _ in streams]
         unfinished: list[list[int]] = [[] for _ in streams]
+        final_alone = [[100 * b + t + 1] for b in range(num_streams) for t in range(length) if streams[b][t] == "last"]
         for t in range(length):
             types = []
             for b, stream in enumerate(streams):
@@ -240,6 +241,8 @@ def test_the_items_of_a_table_are_the_episodes_of_a_naive_model(short_tables, ov
             # What is full is only known to be cut when a frame more has come.
             full = [unfinished[b][k : k + 4] for k in range(0, max(0, len(unfinished[b]) - 4), 4)]
             expected += full if over_long == "cut" else []
+        # There is nothing to learn from a final observation alone.
+        expected = [piece for piece in expected if piece not in final_alone]
         buffer.flush()
         assert buffer.num_episodes == len(expected)
         assert len(buffer) == sum(map(len, expected))
@@ -385,7 +388,9 @@ def test_windows_are_cut_from_drawn_episodes(make, case):
         drawn = shown(items, info)
         assert set(drawn) == set(expected)
         for row, chance in zip(drawn, info.probabilities.numpy(), strict=True):
-            assert chance == pytest.approx(0.5 / per_episode[(row[-1] or row[-2]) > 10])
+            known = window.short == "pad" or window.num_steps == 1
+            expected_chance = 0.5 / per_episode[(row[-1] or row[-2]) > 10] if known else np.nan
+            assert chance == pytest.approx(expected_chance, nan_ok=True)
     passed = [
         row for batch in buffer.as_dataset(2, window=window, single_deterministic_pass=True) for row in shown(*batch)
     ]

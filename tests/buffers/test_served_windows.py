@@ -502,11 +502,10 @@ def test_padding_is_sent_again_to_a_server_that_started_anew():
 # What is refused
 
 
-GIVES = (
-    "table 'replay' was written as Window(num_steps=4, burn_in=2, stride=2, short='pad'): it gives num_steps up to 4"
-)
+GIVES = "table 'replay' was written as Window(num_steps=4, burn_in=2, stride=2, short='pad'): it gives num_steps=4"
 WRONG_WINDOWS = [
     Window(5, stride=2, short="pad"),
+    Window(3, stride=2, short="pad"),  # its last one would start where none was written
     Window(4, 3, stride=2, short="pad"),
     Window(4, stride=1, short="pad"),
     Window(4, stride=2),
