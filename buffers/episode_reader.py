@@ -177,8 +177,8 @@ class EpisodeReader:
         ids = adopt(drawn.ids) if drawn.mask is None else copy_to_tensor(drawn.ids)
         chances, keys = copy_to_tensor(drawn.chances), copy_to_tensor(drawn.keys)
         weights, mask = self._ones(drawn.ids.shape)
-        if drawn.mask is not None:  # DLPack knows no bool.
-            mask = tf.cast(copy_to_tensor(drawn.mask.view(np.uint8)), tf.bool)
+        if drawn.mask is not None:
+            mask = tf.constant(drawn.mask)
         info = BufferInfo(ids, chances, keys, weights, mask)
         items = self._spec.pack(self._storage.to_tensors(drawn.leaves))
         if sample_batch_size is None:

@@ -7,7 +7,7 @@ Episodes have the ids 0, 1, 2, ... in the order in which they began. Those held 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -216,7 +216,7 @@ class EpisodeTable:
         try:
             self._extend_all(episodes, lengths, nums, added)
             rows = self.pages.rows(self.bases[(ids >> STEP_BITS) % self.capacity], ids[:, None])[:, 0]
-            self.storage.write(cast(slice, rows), leaves)  # NumPy assigns to an array of rows as well
+            self.storage.write(rows, leaves)
         except BaseException:
             for slots_extended, fresh in added:
                 self._take_back(slots_extended, fresh)

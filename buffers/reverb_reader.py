@@ -110,7 +110,8 @@ class TableReader:
             rows = raw.map(lambda sample: self._preprocessed(sample, part, preprocess or (lambda items: items)))
         else:
             rows = self._whole_items(raw, part.num_frames, None, preprocess)
-        return self._guard(_batched(rows, sample_batch_size))
+        # The last batch may be smaller: what it holds is gone from the table.
+        return self._guard(_batched(rows, sample_batch_size, drop_remainder=False))
 
     def sample(self, num: int, part: ItemPart) -> tuple[Nest, BufferInfo]:
         """`num` rows at once, leaves `[num, ...]`.
@@ -216,5 +217,7 @@ class TableReader:
         return function
 
 
-def _batched(dataset: tf.data.Dataset, sample_batch_size: int | None) -> tf.data.Dataset:
-    return dataset if sample_batch_size is None else dataset.batch(sample_batch_size, drop_remainder=True)
+def _batched(
+    dataset: tf.data.Dataset, sample_batch_size: int | None, *, drop_remainder: bool = True
+) -> tf.data.Dataset:
+    return dataset if sample_batch_size is None else dataset.batch(sample_batch_size, drop_remainder=drop_remainder)

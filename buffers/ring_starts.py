@@ -160,10 +160,17 @@ class WindowStarts:
             num_before = np.maximum(np.minimum(np.minimum(first, num_held), window.burn_in), 0)
         if window.short == "drop":
             return Extents(num_before, np.full_like(starts, window.num_steps))
-        steps = np.arange(window.num_steps)
-        ids = starts[:, None] + steps * self._streams
-        same_episode = (self._steps(ids) - first[:, None] == steps) & (ids < published)
-        return Extents(num_before, np.count_nonzero(same_episode, axis=1))
+        num_after = np.full_like(starts, window.num_steps)
+        # Most windows are whole, which their last frame tells; only in the others all are looked at.
+        last = starts + (window.num_steps - 1) * self._streams
+        whole = (last < published) & (self._steps(last) - first == window.num_steps - 1)
+        short = np.flatnonzero(~whole)
+        if len(short):
+            steps = np.arange(window.num_steps)
+            ids = starts[short, None] + steps * self._streams
+            same_episode = (self._steps(ids) - first[short, None] == steps) & (ids < published)
+            num_after[short] = np.count_nonzero(same_episode, axis=1)
+        return Extents(num_before, num_after)
 
     def count(self) -> int:
         """Eligible windows now; the caller keeps writers away."""

@@ -35,6 +35,8 @@ class _Group:
     fields: tuple[int, ...]
     widths: tuple[int, ...]
     memory: SharedMemory
+    # A record as raw bytes, field by field: NumPy copies those in one piece each, four times as fast as their numbers.
+    parts: np.dtype[Any]
 
     @property
     def records(self) -> Array:
@@ -65,8 +67,8 @@ class FrameStorage:
         """Bytes of one frame."""
         return sum(field.num_bytes for field in self._fields)
 
-    def write(self, rows: slice, leaves: Sequence[Array]) -> None:
-        """Copies `leaves` `[n, ...]` into `n` consecutive rows."""
+    def write(self, rows: slice | Array, leaves: Sequence[Array]) -> None:
+        """Copies `leaves` `[n, ...]` into `n` rows: a slice, or their numbers."""
         for view, leaf in zip(self._views, leaves, strict=True):
             view[rows] = leaf
 
@@ -89,11 +91,9 @@ class FrameStorage:
                 out = leaves[group.fields[0]].reshape(*outer, group.widths[0])
                 np.take(group.records, rows, axis=0, out=out, mode="clip")
                 continue
-            records = group.records.take(rows, axis=0, mode="clip")
-            start = 0
-            for index, width in zip(group.fields, group.widths, strict=True):
-                leaves[index].reshape(*outer, width)[...] = records[..., start : start + width]
-                start += width
+            parts = group.records.take(rows, axis=0, mode="clip").view(group.parts)[..., 0]
+            for index, width, name in zip(group.fields, group.widths, group.parts.names or (), strict=True):
+                leaves[index].reshape(*outer, width).view(group.parts[name])[..., 0] = parts[name]
         return leaves
 
     def to_tensors(self, leaves: Sequence[Array]) -> list[tf.Tensor]:
@@ -138,7 +138,8 @@ class FrameStorage:
     def _make_group(self, indices: list[int], num_rows: int) -> _Group:
         widths = tuple(self._fields[index].num_elements for index in indices)
         dtype = self._stored[indices[0]]
-        return _Group(dtype, tuple(indices), widths, SharedMemory((num_rows, sum(widths)), dtype))
+        parts = np.dtype([(f"field_{i}", f"V{width * dtype.itemsize}") for i, width in enumerate(widths)])
+        return _Group(dtype, tuple(indices), widths, SharedMemory((num_rows, sum(widths)), dtype), parts)
 
     def _make_views(self, num_rows: int) -> list[Array]:
         """For each field its part of the records `[num_rows, ...]`, in the field's own dtype."""

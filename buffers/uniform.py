@@ -332,8 +332,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
         self._usage.count_sampled(drawn.keys)
         chance, weights, mask = self._constant_info(drawn.num_eligible, num, None if wanted is None else wanted.length)
         if drawn.mask is not None:
-            # DLPack knows no bool.
-            mask = tf.cast(copy_to_tensor(drawn.mask.view(np.uint8)), tf.bool)
+            mask = tf.constant(drawn.mask)
         keys = copy_to_tensor(drawn.keys)
         info = BufferInfo(keys if wanted is None else copy_to_tensor(drawn.ids), chance, keys, weights, mask)
         items = self._spec.pack(self._storage.to_tensors(drawn.leaves))

@@ -203,6 +203,8 @@ def num_cut_starts(window: Window, num_frames: Array, gone: Array) -> Array:
     """
     if window.short == "drop" or window.pad_unfinished:
         return np.zeros_like(num_frames)
+    if window.stride == 1:
+        return np.minimum(num_frames - gone, window.num_steps - 1)
     none = np.zeros(num_frames.shape, bool)
     padded = num_starts(window, num_frames, final=none, finished=~none, gone=gone)
     return padded - num_starts(window, num_frames, final=none, finished=none, gone=gone)

@@ -103,6 +103,15 @@ def test_a_fifo_sampler_with_one_draw_each_is_a_queue_in_order(make):
     assert [next(iterator)[0].numpy().tolist() for _ in range(4)] == [[4 * n + k for k in range(4)] for n in range(4)]
 
 
+def test_a_pass_that_empties_a_queue_delivers_the_last_few_too(make):
+    """What is delivered is removed: a last batch of fewer would else be lost."""
+    buffer = make(sampler=Fifo(), max_times_sampled=1, scannable=False)
+    buffer.add_sequence(np.arange(10)[None])
+    batches = [items.numpy().tolist() for items, _ in buffer.as_dataset(4, single_deterministic_pass=True)]
+    assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert len(buffer) == 0
+
+
 def test_ids_follow_each_other_only_inside_an_episode(make):
     buffer = make()
     ids = buffer.add_sequence(np.arange(5)[None], end_of_episode=np.array([[False, True, False, False, False]]))[0]
