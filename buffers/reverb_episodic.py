@@ -260,7 +260,8 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
         it reads the whole table, which has to be `scannable`.
 
         Raises:
-          ValueError: others wrote into the table, and it cannot be scanned; the message says what is missing.
+          ValueError: others wrote into the table, or draws removed episodes from it, and it cannot be scanned; the
+            message says what is missing.
         """
         known = self._known_frames(self._table_counts())
         return len(self._scan().ids) if known is None else known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -20,6 +21,7 @@ class ReplayServer:
     Raises:
       ValueError: there is no table, or two have the same name.
       TypeError: a table is neither.
+      ValueError: another server listens on the port: Reverb would share it, and spread clients over both at random.
       ImportError: reverb is absent or does not fit the installed TensorFlow.
 
     >>> import tensorflow as tf
@@ -44,6 +46,8 @@ class ReplayServer:
         if len(set(names)) != len(names):
             raise ValueError(f"two tables of a ReplayServer have the same name: {sorted(names)}.")
         self._table_names = tuple(names)
+        if port is not None:
+            _check_free(port)
         self._server: Any = reverb.Server(built, port=port)
         self._port = int(self._server.port)
 
@@ -84,3 +88,17 @@ class ReplayServer:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _check_free(port: int) -> None:
+    """Refuses a port on which another server listens."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # Connections of a server that has ended do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise ValueError(
+                f"ReplayServer: port {port} cannot be had ({error.strerror}); stop the server that listens there, or "
+                "leave port out for a free one."
+            ) from error

@@ -67,3 +67,13 @@ def test_reverb_is_loaded_late_and_its_absence_is_one_sentence():
     lines = run.stdout.strip().splitlines()
     assert len(lines) == 2 and lines[0] == lines[1]
     assert lines[0].startswith("Reverb buffers need dm-reverb 0.14.0") and "found dm-reverb" in lines[0]
+
+
+def test_a_port_on_which_another_server_listens_is_refused():
+    """Reverb lets both listen, and clients come to the one or the other at random."""
+    table = TableConfig("replay", tf.TensorSpec([], tf.float32), max_size=10)
+    with ReplayServer([table]) as first:
+        with pytest.raises(ValueError, match=rf"port {first.port} cannot be had .*stop the server that listens there"):
+            ReplayServer([table], first.port)
+    with ReplayServer([table], first.port) as second:  # now it is free
+        assert second.port == first.port
