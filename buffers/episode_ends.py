@@ -20,6 +20,9 @@ from .spec import DataSpec
 
 _STEP_TYPE_FIRST, _STEP_TYPE_LAST = 0, 2
 
+# Fields that sound like an end, and are none to a buffer: some hold them beside each transition.
+_LOOSE_FLAGS = ("done", "dones", "terminal", "terminated", "truncated", "is_terminal")
+
 FinalFrame = Literal["auto", "observation", "ordinary"]
 
 
@@ -48,7 +51,9 @@ class EpisodeRule:
         starts no window. `'auto'`: it is where the spec itself tells the end (`step_type`,
         `is_last`), and is not where the function or the argument does.
 
-    Warns (`UserWarning`) when a `step_type` or `is_last` stands elsewhere in the spec and nothing else tells ends.
+    Warns (`UserWarning`) when a `step_type` or `is_last` stands elsewhere in the spec and nothing else tells ends; and
+    when a frame follows one whose `done`, `terminal`, `terminated`, `truncated` or `is_terminal` is true without an end
+    between them, in a buffer of which windows are drawn (`expect_windows`).
 
     Raises:
       TypeError: `end_of_episode_fn` cannot be called.
@@ -72,8 +77,15 @@ class EpisodeRule:
         self._step_type = self._flag_field("step_type")
         self._is_last = self._flag_field("is_last")
         self._is_first = self._flag_field("is_first")
+        self._loose_flags: list[int] = []
+        # Of these fields one that came true, with the frame added last, and with a frame that the next one followed.
+        self._loose_now: str | None = None
+        self._loose_joined: str | None = None
+        self._expects_windows = False
         if not self.told_by_items:
             self._warn_of_overlooked_ends()
+            found = [self._flag_field(name) for name in _LOOSE_FLAGS]
+            self._loose_flags = [index for index in found if index is not None]
 
     @property
     def told_by_spec(self) -> bool:
@@ -107,8 +119,46 @@ class EpisodeRule:
             is_first = self._flag(leaves, self._is_first).astype(bool, copy=False)
             begins = is_first if begins is None else begins | is_first
         if self._function is None and end_of_episode is None:
+            if self._loose_flags:
+                self._look_for_loose_flags(leaves)
             return EpisodeMarks(begins, told, told if self._final_by_spec else None)
         return self._with_callers_ends(leaves, begins, told, end_of_episode)
+
+    def expect_windows(self) -> None:
+        """Says that frames which follow each other are drawn together, so that ends matter."""
+        self._expects_windows = True
+        self._warn_of_loose_flags()
+
+    def forget_loose_flags(self) -> None:
+        """Says that the frames added last were ends after all: their streams were ended."""
+        self._loose_now = None
+
+    def _look_for_loose_flags(self, leaves: Sequence[Array]) -> None:
+        joined, now = self._loose_now, None
+        for index in self._loose_flags:
+            flags = self._flag(leaves, index)
+            if not flags.any():
+                continue
+            path = self._spec.fields[index].path
+            if flags.ndim == 2 and flags[:, :-1].any():
+                joined = path
+            if flags.ndim == 1 or flags[:, -1].any():
+                now = path
+        self._loose_now = now
+        if joined is not None:
+            self._loose_joined, self._loose_flags = joined, []
+            self._warn_of_loose_flags()
+
+    def _warn_of_loose_flags(self) -> None:
+        if self._loose_joined is None or not self._expects_windows:
+            return
+        path, self._loose_joined = self._loose_joined, None
+        warnings.warn(
+            f"a frame followed one with {path!r}, and no end was told between them: windows run on from one episode "
+            "into the next. Say end_of_episode at each add, or end_of_episode_fn at construction.",
+            UserWarning,
+            stacklevel=6,
+        )
 
     def _with_callers_ends(
         self, leaves: Sequence[Array], begins: Array | None, told: Array | None, end_of_episode: Any

@@ -166,6 +166,8 @@ class EpisodicReplayBuffer(ReplayBuffer):
             )
         self._spec = DataSpec(data_spec)
         self._rule = EpisodeRule(self._spec, end_of_episode_fn, final_frame)
+        if begin_episode_fn is None and end_episode_fn is None:
+            self._rule.expect_windows()
         marker = FrameMarker(
             self._spec, self._rule, begin_episode_fn, end_episode_fn, final_by_function=final_frame == "observation"
         )
@@ -309,6 +311,7 @@ class EpisodicReplayBuffer(ReplayBuffer):
         with self._lock:
             self._check_open()
             self._writer.end_stream(b)
+            self._rule.forget_loose_flags()
 
     def extend(self, episodes: Iterable[Any]) -> Array:
         """Stores whole episodes; streams that are being written do not notice.

@@ -127,6 +127,8 @@ class ReverbReplayBuffer(ServedBuffer):
         rule = EpisodeRule(spec, end_of_episode_fn, final_frame)
         link = open_link(table_name, server_address, local_server, timeout_s=timeout_s, log_interval_s=log_interval_s)
         table = served_table(link, spec, sequence_length=sequence_length, stride=stride, burn_in=burn_in, short=short)
+        if isinstance(table.kind, Window) and table.kind.length > 1:
+            rule.expect_windows()
         if isinstance(table.kind, WholeEpisodes):
             raise ValueError(f"table {table_name!r} holds whole episodes: read it with ReverbEpisodicReplayBuffer.")
         knobs = resolve_knobs(

@@ -108,6 +108,7 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
     ) -> None:
         spec = DataSpec(data_spec)
         rule = EpisodeRule(spec, end_of_episode_fn, final_frame)
+        rule.expect_windows()
         link = open_link(table_name, server_address, local_server, timeout_s=timeout_s, log_interval_s=log_interval_s)
         table = served_table(link, spec)
         if not isinstance(table.kind, WholeEpisodes):

@@ -51,6 +51,7 @@ class StreamWriter:
     def end_stream(self, b: int | None) -> None:
         """No item goes past the newest frame of stream `b` (None: of any)."""
         with self._lock:
+            self._rule.forget_loose_flags()
             if self._writer is not None:
                 for stream in range(self._batch_size) if b is None else (b,):
                     self._writer.end_stream(stream)

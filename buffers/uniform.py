@@ -215,6 +215,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
         with self._lock:
             self._check_open()
             self._ring.end_stream(b)
+            self._rule.forget_loose_flags()
 
     # Reading
 
@@ -404,6 +405,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
         with self._lock:
             self._check_open()
             self._ring.clear()
+            self._rule.forget_loose_flags()
             self._usage.clear()
 
     def stats(self) -> BufferStats:
@@ -476,6 +478,8 @@ class TFUniformReplayBuffer(ReplayBuffer):
                 final_observations=self._rule.has_final_observations,
             )
             self._samplers[window] = sampler
+            if window is not None and window.length > 1 and window.boundaries == "exclude":
+                self._rule.expect_windows()
         return sampler
 
     def _nothing_eligible(self, window: Window) -> EmptyBufferError:

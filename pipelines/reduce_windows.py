@@ -77,6 +77,8 @@ def reduce_windows(
         for role, name in (("observation", names.observation), ("action", names.action), ("reward", names.reward)):
             if name is not None:
                 require_field(fields, role, name)
+        if stack == 1:
+            info = _with_drawn_frame_first(info, called)
         whole = read_flow(fields, info.mask, flags, in_place=in_place, starts_real=stack == 1)
         window = _Window(fields, whole, stack, pad, stacked, names, in_place)
         summed = step_sum(_from_drawn(whole, stack), window.reward, in_place=in_place)
@@ -151,6 +153,22 @@ def _check_length(length: int, num_steps: int, stack: int, called: str, *, in_pl
         f"{called} takes windows of {num_steps + stack - 1} frames ({why}), got {length}: "
         f"draw them with window=Window({num_steps}{burn_in}, short='pad')."
     )
+
+
+def _with_drawn_frame_first(info: BufferInfo, called: str) -> BufferInfo:
+    """`info`, once it is seen that windows have no burn-in: the frame in front would be taken for the drawn one.
+
+    Raises when it runs:
+      tf.errors.InvalidArgumentError: the drawn frame (`keys`) stands further back, or a window begins with padding.
+    """
+    further_back = tf.reduce_any(tf.equal(info.ids[:, 1:], info.keys[:, None]) & (info.ids[:, 1:] >= 0))
+    message = (
+        f"{called} takes windows without burn_in, and these begin before the drawn frame: draw them without burn_in, "
+        "or stack_frames first, which uses it up."
+    )
+    check = tf.debugging.Assert(tf.reduce_all(info.mask[:, 0]) & ~further_back, [message])
+    with tf.control_dependencies([] if check is None else [check]):
+        return info._replace(mask=tf.identity(info.mask))
 
 
 def _from_drawn(flow: Flow, stack: int) -> Flow:

@@ -200,6 +200,7 @@ def read_flow(
     Raises:
       ValueError: a name that was given is not there.
       ValueError: a flag is not one number a frame.
+      ValueError: there is a `done` that nothing says how to read.
       ValueError: `is_terminal` may mean two things.
       ValueError: `final_frame='observation'`, though frames hold their next observation and nothing tells the end.
     """
@@ -221,6 +222,7 @@ def read_flow(
     if not told and names.final_frame == "observation":
         # A window's last real frame may be one: its observation counts, its reward does not.
         final = mask & ~tf.pad(mask[:, 1:], [[0, 0], [0, 1]])
+    _check_unclear(fields, names, is_told=told or terminal is not None or truncated is not None)
     state_is_terminal = _flag(fields, "is_terminal")
     if state_is_terminal is not None:
         if in_place or ordinary:
@@ -254,6 +256,17 @@ def read_flow(
         tells_ends=stored is not None or terminal is not None,
         ends_cut=final is None,
     )
+
+
+def _check_unclear(fields: Mapping[str, Nest], names: FlagNames, *, is_told: bool) -> None:
+    """Refuses a `done` that is all that may tell ends, and that nothing says how to read."""
+    unclear = [name for name in ("done", "dones") if name in fields]
+    named = names.terminal != TERMINAL_NAMES or names.truncated != TRUNCATED_NAMES
+    if unclear and not (is_told or named or _named(fields, "discount", names.discount, ("discount",))):
+        raise ValueError(
+            f"the field {unclear[0]!r} does not say whether an end is real: say terminal={unclear[0]!r} where each is, "
+            f"truncated={unclear[0]!r} where none is, or terminal=() to leave it unread."
+        )
 
 
 def _any_of(flags: Sequence[tf.Tensor | None]) -> tf.Tensor | None:

@@ -245,3 +245,37 @@ def test_sample_at_least_counts_real_frames_only(make):
     assert len(info.keys) == items["value"].shape[0]
     with pytest.raises(ValueError, match="min_steps must be at least 1, got 0"):
         buffer.sample_at_least(0, window=window)
+
+
+@pytest.mark.parametrize("flag", ["done", "terminal", "truncated"])
+def test_a_flag_that_is_no_end_warns_when_its_episode_goes_on(make, flag):
+    """The spec does not tell that episodes end there: windows would join two in silence."""
+    window, spec = Window(2), {"value": tf.TensorSpec([], tf.int64), flag: tf.TensorSpec([], tf.bool)}
+
+    def added(told: bool) -> ReplayBuffer:
+        buffer = make(spec, window)
+        for value in range(1, 5):
+            ends = np.array([value == 2])
+            items = {"value": np.array([value]), flag: ends}
+            buffer.add_batch(items, end_of_episode=ends) if told else buffer.add_batch(items)
+        buffer.end_stream()
+        return buffer
+
+    told = added(told=True)
+    assert sorted(items["value"].numpy().tolist() for items, _ in told.as_dataset(window=window, epochs=1)) == [
+        [1, 2],
+        [3, 4],
+    ]
+    with pytest.warns(UserWarning, match=f"a frame followed one with '{flag}', and no end was told between them"):
+        added(told=False).sample(2, window=window)
+
+
+def test_a_stream_that_is_ended_after_such_a_flag_warns_of_nothing(make):
+    spec = {"value": tf.TensorSpec([], tf.int64), "terminal": tf.TensorSpec([], tf.bool)}
+    buffer = make(spec, Window(2))
+    for value in range(1, 5):
+        buffer.add_batch({"value": np.array([value]), "terminal": np.array([value % 2 == 0])})
+        if value % 2 == 0:
+            buffer.end_stream()
+    items, _ = buffer.sample(20, window=Window(2))
+    assert set(items["value"].numpy()[:, 0].tolist()) == {1, 3}

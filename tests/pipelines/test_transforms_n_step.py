@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tf_agents.trajectories.trajectory import Trajectory
 
-from replayfeed.buffers import BufferInfo, Transition
+from replayfeed.buffers import BufferInfo, TFUniformReplayBuffer, Transition, Window
 from replayfeed.pipelines.transforms import n_step, transitions
 
 FIRST, MID, LAST = 0, 1, 2
@@ -583,3 +583,29 @@ def reduce_as(spec, columns, masks, n, gamma):
         "discount": items.discount.numpy(),
         "next": items.next_observation.numpy(),
     }, info
+
+
+def test_windows_with_burn_in_are_refused_although_their_length_fits():
+    """The frame in front would be taken for the drawn one, padding included."""
+    spec = {"observation": tf.TensorSpec([], tf.int64), "reward": tf.TensorSpec([], tf.float32)}
+    buffer = TFUniformReplayBuffer(spec, 1, 20, seed=0)
+    items = {"observation": np.arange(10)[None], "reward": np.ones([1, 10], np.float32)}
+    buffer.add_sequence(items, end_of_episode=np.arange(10)[None] % 5 == 4)
+    for window in (Window(2, burn_in=1, short="pad"), Window(2, burn_in=1)):
+        sample = buffer.sample(20, window=window)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="takes windows without burn_in"):
+            n_step(2, 0.5, action=None)(*sample)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="takes windows without burn_in"):
+            next(iter(buffer.as_dataset(20, window=window).map(n_step(2, 0.5, action=None))))
+
+
+def test_a_done_that_says_not_whether_the_end_is_real_is_refused():
+    items = {"observation": tf.zeros([1, 2]), "action": tf.zeros([1, 2]), "reward": tf.ones([1, 2])}
+    items["done"] = tf.constant([[True, False]])
+    info = BufferInfo(tf.constant([[4, 5]]), tf.ones([1]), tf.constant([4]), tf.ones([1]), tf.fill([1, 2], True))
+    with pytest.raises(ValueError, match="'done' does not say whether an end is real: say terminal='done' where each"):
+        n_step(1, 0.5)(items, info)
+    assert n_step(1, 0.5, terminal="done")(items, info)[0].discount.numpy().tolist() == [0.0]
+    assert n_step(1, 0.5, terminal=())(items, info)[0].discount.numpy().tolist() == [0.5]
+    with_discount = {**items, "discount": tf.ones([1, 2])}
+    assert n_step(1, 0.5)(with_discount, info)[0].discount.numpy().tolist() == [0.5]
