@@ -195,10 +195,12 @@ class ReplayBuffer(abc.ABC):
 
         Raises:
           TypeError: `min_steps` is no int.
-          ValueError: `min_steps` is below 1.
+          ValueError: `min_steps` is below 1, or it is called inside a `tf.function`.
           Otherwise as `sample`.
         """
         check_count("min_steps", min_steps)
+        if not tf.executing_eagerly():
+            raise ValueError("sample_at_least draws as often as it takes, which a tf.function cannot: call it eagerly.")
         samples: list[tuple[Items, BufferInfo]] = []
         num_real = 0
         while num_real < min_steps:

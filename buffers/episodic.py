@@ -75,7 +75,7 @@ class EpisodicReplayBuffer(ReplayBuffer):
     | windows (`num_steps`, `window`) | `"windows"`, the default | the same for each window |
     | | `"episodes"` | the same for each episode that has one, then for each of its windows |
     | | `"length"`, as TF-Agents | episodes by their frames, then the same for each window of one |
-    | whole episodes | `"episodes"`, the default | the same for each episode |
+    | whole episodes | `"episodes"`, the default | the same for each episode that is more than a final observation |
     | | `"length"` | by their frames |
 
     Args:

@@ -113,7 +113,8 @@ def check_window(table: str, written: Window, wanted: Window) -> None:
         raise ValueError(
             f"{wanted!r} cannot be drawn: table {table!r} was written as {written!r}: it gives num_steps"
             f"{'=' if is_exact else ' up to '}{written.num_steps}, burn_in up to {written.burn_in}, "
-            f"stride={written.stride}, short={written.short!r}."
+            f"stride={written.stride}, short={written.short!r}"
+            f"{', and never pad_unfinished' if wanted.pad_unfinished else ''}."
         )
 
 

@@ -118,10 +118,41 @@ class TableReader:
 
         Raises:
           WaitTimeoutError: they did not come within the timeout.
+          ValueError: items differ in length, and several are wanted whole.
         """
+        if not self._layout.has_ids:
+            if part.num_frames is not None and part.num_frames != self._length:
+                return self._sample_windows(num, part.num_frames)
+            if self._length is None and num > 1:
+                raise ValueError("the table's items differ in length: give num_steps, or sample one at a time.")
         drawn = self._rows.draw(num, self._rows.watch())
         one = drawn[0] if len(drawn) == 1 else tf.nest.map_structure(lambda *rows: tf.concat(rows, 0), *drawn)
         return self._deliver_function(num, part)(one)
+
+    def _sample_windows(self, num: int, num_steps: int) -> tuple[Nest, BufferInfo]:
+        """`num` drawn items, of each one of the windows side by side in it."""
+        watch, rng = self._rows.watch(), np.random.default_rng()
+        rows: list[tuple[Nest, BufferInfo]] = []
+        longest = 0
+        while len(rows) < num:
+            (sample,) = self._rows.draw(1, watch)
+            longest = max(longest, int(sample.data[0].shape[1]))
+            num_windows = int(sample.data[0].shape[1]) // num_steps
+            if not num_windows:
+                watch.tell_or_raise(
+                    f"no window of {num_steps} frames: items drawn so far have up to {longest}; waiting"
+                )
+                continue
+            first = int(rng.integers(num_windows)) * num_steps
+            items, info = self.deliver(
+                sample._replace(data=[column[:, first : first + num_steps] for column in sample.data]), 1, ItemPart()
+            )
+            rows.append((items, info._replace(probabilities=self._window_chance(info.probabilities, num_windows))))
+        return tf.nest.map_structure(lambda *leaves: tf.concat(leaves, 0), *rows)
+
+    def _window_chance(self, item_chance: tf.Tensor, num_windows: Any) -> tf.Tensor:
+        """The chance of one of an item's windows; NaN where items differ in length, and Reverb does not tell how."""
+        return item_chance * np.nan if self._length is None else item_chance / tf.cast(num_windows, tf.float32)
 
     def deliver(self, sample: Any, batch: int | None, part: ItemPart) -> tuple[Nest, BufferInfo]:
         """`(items, info)` from a sample of Reverb's, in the graph or eagerly.
@@ -202,8 +233,9 @@ class TableReader:
                 lambda leaf: tf.reshape(leaf[: num_rows * num_steps], [num_rows, num_steps, *leaf.shape[1:]]),
                 (items, info.ids, info.mask),
             )
+            chance = self._window_chance(info.probabilities, num_rows)
             chances, keys, weights = tf.nest.map_structure(
-                lambda leaf: tf.repeat(leaf[None], num_rows, axis=0), (info.probabilities, info.keys, info.weights)
+                lambda leaf: tf.repeat(leaf[None], num_rows, axis=0), (chance, info.keys, info.weights)
             )
             return items, BufferInfo(ids, chances, keys, weights, mask)
 

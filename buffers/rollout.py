@@ -258,7 +258,7 @@ class RolloutBuffer(ReplayBuffer):
             estimates = generalized_advantages(transitions, values, successors, self._lam)
         else:
             estimates = n_step_advantages(transitions, values, successors, n)
-        result = Advantages(estimates, estimates + values, values, transitions.mask)
+        result = Advantages(estimates, estimates + values, values, tf.convert_to_tensor(transitions.mask))
         if tf.executing_eagerly():
             self._estimates = (version, result)
         return result

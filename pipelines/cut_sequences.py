@@ -18,7 +18,7 @@ def add_cut_sequences(
 
     RLlib's two ways, under its name. Overriding (the default) takes the cuts for an accident of
     collection: the frames are joined again, an episode ends only where the frames say so, and
-    windows are cut anew. Not overriding keeps each sequence as a unit, as if it were an episode
+    windows are cut anew. Not overriding ends what the stream has open, and keeps each sequence as a unit, as if it were an episode
     whose end is unknown (truncated): draw them whole by `Window(T, stride=T, short="pad")`, or from an
     `EpisodicReplayBuffer`.
 
@@ -73,4 +73,5 @@ def add_cut_sequences(
     if not replay_sequence_override:
         ends = np.zeros((1, int(num_real.sum())), bool)
         ends[0, np.cumsum(num_real) - 1] = True
+        buffer.end_stream()
     return np.asarray(buffer.add_sequence(frames, end_of_episode=ends))[0]

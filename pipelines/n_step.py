@@ -50,7 +50,8 @@ def n_step(
 
     Other specs than a `Trajectory` become a `Transition`: `reward` is `R`, `discount` is `gamma^k D_k`, with which the
     value of `next_observation` is to be multiplied (no further gamma), `num_steps_used` is `k`. In `info`,
-    `ids` and `mask` are `[B]`. Where a window holds no transition at all, `mask` is False and `weights` is 0.
+    `ids` and `mask` are `[B]`. Where a window holds no transition at all, `mask` is False, `weights` is 0, and so are
+    reward and discount: a last frame without a final observation that is not terminal starts such a window.
 
     A TF-Agents `Trajectory` becomes one of two frames, `[B, 2]`, as TF-Agents' agents take it: `reward` is `R`, and
     because the agent multiplies by one gamma itself, which must be the same gamma,
@@ -70,7 +71,8 @@ def n_step(
       discount: its name where there is one; None for none.
       next_observation: where frames have it, each frame is a transition of its own, and windows have `n` frames
         instead of `n + 1`. None: take the next observation from the frame that follows all the same.
-      terminal: names of flags that say that a frame's action led to a terminal state.
+      terminal: names of flags that say that a frame's action led to a terminal state; on a final observation, that it
+        is one.
       truncated: names of flags that say that the episode was cut after a frame's action.
       final_frame: as the buffer's: whether an episode's last frame is only a final observation.
       next_action: fill `Transition.next_action`, the action at `o_t+k`.

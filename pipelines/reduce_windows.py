@@ -218,15 +218,21 @@ def _to_transition(
     transition = Transition(
         observation=observation,
         action=window.first(action),
-        reward=summed.reward,
-        discount=summed.discount,
+        reward=_without_axis_of_one(summed.reward),
+        # Nothing to bootstrap from where there is no transition: for those who do not look at the mask.
+        discount=tf.where(there, summed.discount, tf.zeros([], summed.discount.dtype)),
         next_observation=next_observation,
         num_steps_used=count,
         next_action=next_action,
-        next_reward=next_reward,
+        next_reward=_without_axis_of_one(next_reward) if names.next_reward else (),
         extras={name: window.first(subtree(fields, name)) for name in names.extras} if names.extras else (),
     )
     return transition, info._replace(ids=window.first(info.ids), mask=there, weights=tf.where(there, info.weights, 0.0))
+
+
+def _without_axis_of_one(reward: tf.Tensor) -> tf.Tensor:
+    """`[B]` for a reward of one number a frame that has an axis: beside a discount `[B]` it would make `[B, B]`."""
+    return tf.squeeze(reward, 1) if reward.shape.rank == 2 and reward.shape[1] == 1 else reward
 
 
 def _to_trajectory(

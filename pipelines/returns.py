@@ -216,7 +216,8 @@ def discounted_sums(terms: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
         def later(values: tf.Tensor) -> tf.Tensor:
             return tf.pad(values[:, reach:], [[0, 0], [0, reach]] + [[0, 0]] * (values.shape.rank - 2))
 
-        return reach * 2, terms + factors * later(terms), factors * later(factors)
+        # Behind a factor of 0 may stand anything: another episode's NaN too.
+        return reach * 2, terms + tf.math.multiply_no_nan(later(terms), factors), factors * later(factors)
 
     length = terms.shape[1]
     if length is None:

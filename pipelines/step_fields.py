@@ -219,6 +219,9 @@ def read_flow(
     truncated = _any_of(_flags(fields, "truncated", names.truncated, TRUNCATED_NAMES))
 
     final = None if ordinary else last
+    if terminal is not None and final is not None:
+        # On a final observation, at which no action was taken, the flag can only speak of the state: as in RLDS.
+        terminal = terminal | tf.pad((terminal & final & mask)[:, 1:], [[0, 0], [0, 1]])
     if not told and names.final_frame == "observation":
         # A window's last real frame may be one: its observation counts, its reward does not.
         final = mask & ~tf.pad(mask[:, 1:], [[0, 0], [0, 1]])

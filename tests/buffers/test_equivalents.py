@@ -160,3 +160,55 @@ def test_an_observer_that_only_pads_is_short_pad_with_a_stride():
         [1, 2, 3, 0, 0]
     ]
     assert items_of_ours(steps, sequence_length=5, stride=5, short="pad") == [[1, 2, 3, 0, 0]]
+
+
+def drawn_starts(batches: Any) -> dict[tuple[int, ...], float]:
+    """The windows that came, with the chance that was told."""
+    return {
+        tuple(row.tolist()): float(chance)
+        for items, info in batches
+        for row, chance in zip(items.observation.numpy(), info.probabilities.numpy(), strict=True)
+    }
+
+
+def test_shorter_windows_of_an_observers_table_are_all_drawn_with_their_chance():
+    """Items of 4 cut into windows of 2 side by side, as TF-Agents does, by `sample` too."""
+    steps = trajectories(7)
+    table = reverb.Table("t", reverb.selectors.Uniform(), reverb.selectors.Fifo(), 100, reverb.rate_limiters.MinSize(1))
+    server = reverb.Server([table])
+    spec = tf.nest.map_structure(lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), steps[0])
+    with ReverbReplayBuffer(spec, "t", 4, local_server=server, timeout_s=5.0) as buffer:
+        observer = reverb_utils.ReverbAddTrajectoryObserver(buffer.py_client, "t", 4, stride_length=4)
+        for step in steps:
+            observer(step)
+        observer.flush()
+        expected = {(1, 2): 0.25, (3, 4): 0.25, (5, 6): 0.25, (7, 8): 0.25}
+        assert drawn_starts([buffer.sample(100, 2)]) == expected
+        assert drawn_starts(buffer.as_dataset(50, 2).take(4)) == expected
+        observer.close()
+    server.stop()
+
+
+def test_windows_of_items_that_differ_in_length_are_drawn_and_no_chance_is_told():
+    steps = [*trajectories(1)[:1], *trajectories(5)]
+    spec = tf.nest.map_structure(lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), steps[0])
+    signature = tf.nest.map_structure(lambda leaf: tf.TensorSpec([None, *leaf.shape], leaf.dtype), spec)
+    table = reverb.Table(
+        "t", reverb.selectors.Uniform(), reverb.selectors.Fifo(), 9, reverb.rate_limiters.MinSize(1), 0, (), signature
+    )
+    server = reverb.Server([table])
+    with ReverbReplayBuffer(spec, "t", None, local_server=server, timeout_s=5.0) as buffer:
+        observer = reverb_utils.ReverbAddEpisodeObserver(buffer.py_client, "t", max_sequence_length=50)
+        for length in (1, 5):
+            for step in trajectories(length):
+                observer(step)
+        observer.flush()
+        items, info = buffer.sample(60, 2)
+        assert {tuple(row) for row in items.observation.numpy().tolist()} == {(1, 2), (3, 4), (5, 6)}
+        assert np.isnan(info.probabilities).all()
+        with pytest.raises(
+            ValueError, match="the table's items differ in length: give num_steps, or sample one at a time"
+        ):
+            buffer.sample(2)
+        observer.close()
+    server.stop()

@@ -73,7 +73,7 @@ def test_fr_016_gae_over_a_time_limit_with_a_boundary_frame():
     buffer = rollout(spec, step_type=step_type, reward=[1, 1, 9, 1], discount=[1, 1, 1, 1])
     result = buffer.advantages(HALVES_AND_2, [0.5])
     check(result, (1.985, 2.3, 0, 0.95), (2.485, 2.8, 2, 1.45))
-    assert result.mask.tolist() == [[True, True, False, True]]
+    assert result.mask.numpy().tolist() == [[True, True, False, True]]
 
 
 @pytest.mark.parametrize("name", ["terminal", "terminated", "is_terminal"])
@@ -185,7 +185,7 @@ def test_ends_of_the_caller_are_boundary_frames_when_he_says_so():
     )
     result = buffer.advantages([[0.5, 0.5, 7.0, 0.5, 0.5, 2.0, 0.5]], [0.5])
     np.testing.assert_allclose(result.advantages, [[1.175, 0.5, 0, 1.985, 2.3, 0, 0.95]], rtol=1e-6)
-    assert result.mask.tolist() == [[True, True, False, True, True, False, True]]
+    assert result.mask.numpy().tolist() == [[True, True, False, True, True, False, True]]
 
 
 def test_a_field_can_be_left_unread():
@@ -254,7 +254,7 @@ def test_a_boundary_frame_alone_at_the_start_of_a_rollout_is_masked():
         buffer.clear()
         buffer.add_sequence(dtypes(reward=rewards, is_last=is_end, is_terminal=is_end))
     result = buffer.advantages([[np.nan, 0.5]], [0.5])
-    assert result.mask.tolist() == [[False, True]]
+    assert result.mask.numpy().tolist() == [[False, True]]
     np.testing.assert_allclose(result.advantages, [[0, 0.95]], rtol=1e-6)
 
 

@@ -519,7 +519,8 @@ def test_windows_that_were_not_written_are_refused_with_those_that_were(make):
         for read in (buffer.sample, buffer.as_dataset):
             with pytest.raises(ValueError) as error:
                 read(3, window=window)
-            assert f"{window!r} cannot be drawn: {GIVES}, burn_in up to 2, stride=2, short='pad'." in str(error.value)
+            assert f"{window!r} cannot be drawn: {GIVES}, burn_in up to 2, stride=2, short='pad'" in str(error.value)
+            assert str(error.value).endswith(", and never pad_unfinished.") == window.pad_unfinished
     with pytest.raises(ValueError, match="boundaries='ignore' cannot be drawn"):
         buffer.sample(3, window=Window(2, stride=2, boundaries="ignore"))
 

@@ -60,3 +60,11 @@ def test_wrong_sequences_are_refused_and_nothing_is_stored(change, lengths, mess
 def test_several_streams_are_refused():
     with pytest.raises(ValueError, match="the buffer has 2 streams, and the sequences are of one"):
         add_cut_sequences(TFUniformReplayBuffer(SPEC, 2, 20), CUT, LENGTHS)
+
+
+def test_units_do_not_join_what_the_stream_has_open():
+    buffer = TFUniformReplayBuffer(SPEC, 1, 20, seed=0)
+    buffer.add_batch({"value": np.array([99]), "is_last": np.array([False])})
+    add_cut_sequences(buffer, CUT, LENGTHS, replay_sequence_override=False)
+    whole = Window(3, stride=3, short="pad")
+    assert passed(buffer, whole) == [[99, 0, 0], [1, 2, 3], [4, 0, 0], [5, 6, 0], [7, 8, 9]]

@@ -262,7 +262,7 @@ def test_a_trajectory_without_any_transition_starts_with_a_boundary_frame(n):
 
 def test_a_single_truncated_frame_in_a_joined_window_shows_nothing_of_the_next_episode():
     items, info = n_step(1, 0.5)(*steps([1, 10], truncated=[True, False]))
-    assert summary(items) == (0, 1, 0, 0)
+    assert summary(items) == (0, 0, 0, 0)
     assert info.mask.numpy().tolist() == [False]
 
 
@@ -336,7 +336,7 @@ def test_nested_fields_other_names_and_further_fields():
     assert isinstance(got, Transition)
     assert got.next_observation["image"].numpy().tolist() == [[3]]
     assert [int(leaf[0]) for leaf in got.action + got.next_action] == [1, 4, 3, 6]
-    assert got.reward.numpy().tolist() == [[6]]
+    assert got.reward.numpy().tolist() == [6]
     assert got.next_reward.numpy().tolist() == [[100]]
     assert {name: float(leaf[0]) for name, leaf in got.extras.items()} == {"hidden": 7, "obs/speed": 1}
 
@@ -609,3 +609,25 @@ def test_a_done_that_says_not_whether_the_end_is_real_is_refused():
     assert n_step(1, 0.5, terminal=())(items, info)[0].discount.numpy().tolist() == [0.5]
     with_discount = {**items, "discount": tf.ones([1, 2])}
     assert n_step(1, 0.5)(with_discount, info)[0].discount.numpy().tolist() == [0.5]
+
+
+def test_a_terminal_flag_on_a_final_observation_says_that_the_state_is_terminal():
+    """As in RLDS: no action was taken there, so it cannot have led anywhere. Three steps, then the final observation."""
+    flags = tf.constant([[False, False, False, True]])
+    items = {"observation": tf.constant([[0, 1, 2, 3]]), "reward": tf.ones([1, 4]), "terminal": flags, "is_last": flags}
+    ids = tf.constant([[4, 5, 6, 7]])
+    info = BufferInfo(ids, tf.ones([1]), ids[:, 0], tf.ones([1]), tf.fill([1, 4], True))
+    transition, _ = n_step(3, 0.5, action=None)(items, info)
+    assert transition.reward.numpy().tolist() == [1.75] and transition.discount.numpy().tolist() == [0.0]
+    transition, _ = n_step(3, 0.5, action=None)({**items, "terminal": tf.zeros_like(flags)}, info)
+    assert transition.reward.numpy().tolist() == [1.75] and transition.discount.numpy().tolist() == [0.125]
+
+
+def test_a_reward_with_an_axis_of_one_comes_without_it():
+    """Beside a discount of `[B]` it would make a target of `[B, B]`."""
+    items = {"observation": tf.constant([[0, 1], [5, 6]]), "reward": tf.constant([[[1.0], [2.0]], [[3.0], [4.0]]])}
+    ids = tf.constant([[4, 5], [8, 9]])
+    info = BufferInfo(ids, tf.ones([2]), ids[:, 0], tf.ones([2]), tf.fill([2, 2], True))
+    transition, _ = n_step(1, 0.5, action=None, next_reward=True)(items, info)
+    assert transition.reward.numpy().tolist() == [1.0, 3.0]
+    assert transition.next_reward.numpy().tolist() == [2.0, 4.0]

@@ -207,3 +207,9 @@ def test_whole_episodes_of_a_dataset_have_returns_although_their_length_is_not_k
     np.testing.assert_allclose(items.returns[1, :4], [1.875, 1.75, 1.5, 1.0])
     ((items, _),) = buffer.as_dataset(2, single_deterministic_pass=True).map(recurrent_state("value"))
     assert items.state["value"].shape == [2]
+
+
+def test_what_stands_behind_an_end_is_in_no_return_not_even_nan():
+    items, info = window_of(reward=[1.0, 2.0, np.nan, np.nan], terminal=[False, True, False, False])
+    items, _ = returns_to_go(0.5)(items, info)
+    assert items.returns[0, :2].numpy().tolist() == [2.0, 2.0]
