@@ -18,9 +18,9 @@ def add_cut_sequences(
 
     RLlib's two ways, under its name. Overriding (the default) takes the cuts for an accident of
     collection: the frames are joined again, an episode ends only where the frames say so, and
-    windows are cut anew. Not overriding ends what the stream has open, and keeps each sequence as a unit, as if it were an episode
-    whose end is unknown (truncated): draw them whole by `Window(T, stride=T, short="pad")`, or from an
-    `EpisodicReplayBuffer`.
+    windows are cut anew. Not overriding ends what the stream has open, and keeps each sequence as a
+    unit, as if it were an episode whose end is unknown (truncated): draw them whole by
+    `Window(T, stride=T, short="pad")`, or from an `EpisodicReplayBuffer`.
 
     Args:
       buffer: a buffer of one stream.

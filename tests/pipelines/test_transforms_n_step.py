@@ -337,7 +337,7 @@ def test_nested_fields_other_names_and_further_fields():
     assert got.next_observation["image"].numpy().tolist() == [[3]]
     assert [int(leaf[0]) for leaf in got.action + got.next_action] == [1, 4, 3, 6]
     assert got.reward.numpy().tolist() == [6]
-    assert got.next_reward.numpy().tolist() == [[100]]
+    assert got.next_reward.numpy().tolist() == [100]
     assert {name: float(leaf[0]) for name, leaf in got.extras.items()} == {"hidden": 7, "obs/speed": 1}
 
 
@@ -612,7 +612,7 @@ def test_a_done_that_says_not_whether_the_end_is_real_is_refused():
 
 
 def test_a_terminal_flag_on_a_final_observation_says_that_the_state_is_terminal():
-    """As in RLDS: no action was taken there, so it cannot have led anywhere. Three steps, then the final observation."""
+    """As in RLDS: no action was taken there, so it cannot have led anywhere. Three steps, then that observation."""
     flags = tf.constant([[False, False, False, True]])
     items = {"observation": tf.constant([[0, 1, 2, 3]]), "reward": tf.ones([1, 4]), "terminal": flags, "is_last": flags}
     ids = tf.constant([[4, 5, 6, 7]])
