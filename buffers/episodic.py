@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from .adds import Adds
 from .base import BufferInfo, Ids, Items, ReplayBuffer, check_count
-from .callbacks import call_weakly
 from .episode_ends import EpisodeRule, FinalFrame
 from .episode_ids import EpisodeIds, Episodes
 from .episode_kinds import COMPLETED, FINISHED, FLAG_BITS, Draw, lengths_of
@@ -25,7 +24,8 @@ from .episode_usage import EpisodeUsage
 from .episode_writer import EpisodeWriter
 from .memory import format_bytes
 from .nests import Array, Nest
-from .priorities import check_keys, check_priorities
+from .priorities import check_keys
+from .priority_updates import check_update
 from .spec import DataSpec, ItemChecker
 from .stats import BufferStats
 from .storage import FrameStorage
@@ -460,18 +460,7 @@ class EpisodicReplayBuffer(ReplayBuffer):
           ValueError: not exactly one of `priorities` and `td_errors` is given.
           ValueError: shapes differ, or a value is refused; the message names the position.
         """
-        if tf.executing_eagerly():
-            return int(self._count_gone(keys, priorities, td_errors))
-        if (priorities is None) == (td_errors is None):
-            check_priorities(priorities, td_errors, ())  # tells what is wrong
-        is_raw = priorities is not None
-
-        def count(buffer: EpisodicReplayBuffer, keys: Array, values: Array) -> np.int64:
-            return buffer._count_gone(keys, values if is_raw else None, None if is_raw else values)
-
-        gone = call_weakly(self, count, [keys, priorities if is_raw else td_errors], tf.int64)
-        gone.set_shape([])
-        return gone
+        return check_update(self, EpisodicReplayBuffer._num_gone, keys, priorities, td_errors)
 
     def gather_all(self) -> Items:
         """Every frame held, the oldest episode first, leaves `[1, sum of lengths, ...]`, as in TF-Agents."""
@@ -630,14 +619,12 @@ class EpisodicReplayBuffer(ReplayBuffer):
 
     # How it is done
 
-    def _count_gone(self, keys: Any, priorities: Any, td_errors: Any) -> np.int64:
-        keys = check_keys(keys)
-        check_priorities(priorities, td_errors, keys.shape)
+    def _num_gone(self, keys: Array) -> int:
         with self._lock:
             flat = keys.reshape(-1)
             bases = self._table.bases[(flat >> STEP_BITS) % self.capacity]
             rows = self._pages.rows(bases, flat[:, None])[:, 0]
-            return np.int64(np.count_nonzero(self._pages.tags.take(rows, mode="clip") != flat))
+            return int(np.count_nonzero(self._pages.tags.take(rows, mode="clip") != flat))
 
     def _check_open(self) -> None:
         if self._closed:

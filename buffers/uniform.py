@@ -12,11 +12,11 @@ import tensorflow as tf
 
 from .adds import Adds
 from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer, check_count, check_parallel_calls
-from .callbacks import call_weakly
 from .episode_ends import EpisodeRule, FinalFrame
 from .memory import check_capacity_fits, copy_to_tensor
 from .nests import Array, Nest
-from .priorities import check_keys, check_priorities
+from .priorities import check_keys
+from .priority_updates import check_update
 from .ring import FrameRing
 from .ring_dataset import random_dataset, sample_info
 from .ring_passes import PassPlanner, pass_dataset
@@ -377,18 +377,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
           ValueError: not exactly one of `priorities` and `td_errors` is given.
           ValueError: shapes differ, or a value is refused; the message names the position.
         """
-        if tf.executing_eagerly():
-            return int(self._count_gone(keys, priorities, td_errors))
-        if (priorities is None) == (td_errors is None):
-            check_priorities(priorities, td_errors, ())  # tells what is wrong
-        is_raw = priorities is not None
-
-        def count(buffer: TFUniformReplayBuffer, keys: Array, values: Array) -> np.int64:
-            return buffer._count_gone(keys, values if is_raw else None, None if is_raw else values)
-
-        gone = call_weakly(self, count, [keys, priorities if is_raw else td_errors], tf.int64)
-        gone.set_shape([])
-        return gone
+        return check_update(self, TFUniformReplayBuffer._num_gone, keys, priorities, td_errors)
 
     def gather_all(self) -> Items:
         """Every frame held, oldest first, leaves `[B, T, ...]`; final observations included."""
@@ -447,10 +436,8 @@ class TFUniformReplayBuffer(ReplayBuffer):
 
     # How it is done
 
-    def _count_gone(self, keys: Any, priorities: Any, td_errors: Any) -> np.int64:
-        keys = check_keys(keys)
-        check_priorities(priorities, td_errors, keys.shape)
-        return np.int64(np.count_nonzero((keys < self._ring.tail) | (keys >= self._ring.published)))
+    def _num_gone(self, keys: Array) -> int:
+        return int(np.count_nonzero((keys < self._ring.tail) | (keys >= self._ring.published)))
 
     def _sample_in_graph(self, sampler: RingSampler, sample_batch_size: int | None) -> tuple[Items, BufferInfo]:
         seed = self._next_seed(_GRAPH_STREAM)
