@@ -12,14 +12,13 @@ import tensorflow as tf
 
 from .base import BufferInfo, EmptyBufferError
 from .callbacks import call_weakly
-from .episode_dataset import counted, graph_info
 from .episode_kinds import COMPLETED, FINAL, FLAG_BITS, Kind
 from .episode_pages import STEP_BITS
 from .episode_sampler import EpisodeSampler
 from .episode_table import EpisodeTable
 from .episode_usage import EpisodeUsage
 from .nests import Array, Nest
-from .ring_dataset import Pack, in_order, one_at_a_time, with_live_options
+from .ring_dataset import Pack, counted, in_order, one_at_a_time, sample_info, with_live_options
 
 # Windows gathered at a time.
 _PASS_CHUNK = 64
@@ -161,7 +160,7 @@ def pass_dataset(
         )
         with tf.control_dependencies([told]):
             held = tf.identity(held)
-        sampled = (pack(drawn.leaves), graph_info(drawn, chance), num_after)
+        sampled = (pack(drawn.leaves), sample_info(drawn, chance), num_after)
         return tf.nest.map_structure(lambda tensor: tf.boolean_mask(tensor, held), sampled)
 
     @tf.autograph.experimental.do_not_convert

@@ -14,10 +14,8 @@ from .base import BufferInfo, EmptyBufferError, Items, check_count, check_parall
 from .episode_dataset import (
     EPISODES_A_BLOCK,
     bucket_boundaries,
-    graph_info,
     pad_batches,
     pad_in_buckets,
-    random_dataset,
     take_apart,
 )
 from .episode_kinds import COMPLETED, Draw, Kind, lengths_of
@@ -27,6 +25,7 @@ from .episode_table import EpisodeTable
 from .episode_usage import EpisodeUsage
 from .memory import adopt, copy_to_tensor
 from .nests import Nest
+from .ring_dataset import random_dataset, sample_info
 from .spec import DataSpec
 from .stats import WindowCount
 from .storage import FrameStorage
@@ -205,7 +204,7 @@ class EpisodeReader:
         drawn = sampler.draw_in_graph(sample_batch_size or 1, pair)
         with tf.control_dependencies([self._usage.graph_counter().count(sampler.positions_in_graph(drawn.keys))]):
             drawn = drawn._replace(ids=tf.identity(drawn.ids))
-        sampled = (drawn.leaves, graph_info(drawn, drawn.chances))
+        sampled = (drawn.leaves, sample_info(drawn, drawn.chances))
         if sample_batch_size is None:
             sampled = tf.nest.map_structure(lambda tensor: tf.squeeze(tensor, 0), sampled)
         return self._spec.pack(sampled[0]), sampled[1]

@@ -187,6 +187,10 @@ class EpisodeSampler:
         drawn, stale = self._read_in_graph(keys, zeros, extents=(num_before, num_after))
         return drawn, ~stale
 
+    def chances_in_graph(self, drawn: Drawn) -> tf.Tensor:
+        """The chance of each draw, float32 `[n]`."""
+        return drawn.chances
+
     def positions_in_graph(self, keys: tf.Tensor) -> tf.Tensor:
         """Where `EpisodeUsage` marks the draws of these keys."""
         slots = self._slots_in_graph(keys)

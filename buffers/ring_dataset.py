@@ -1,24 +1,23 @@
-"""Endless random draws from a ring, as a `tf.data.Dataset`.
+"""Endless random draws from memory of this process, as a `tf.data.Dataset`: from a ring, or of episodes.
 
 Look-ahead: with `sample_batch_size` one call of the graph draws `DRAWS_PER_CALL` batches, so
 that TensorFlow's cost a call is shared among them, and up to `PREFETCHED` batches wait while
 one is used: with fewer, producer and consumer wake each other for every batch. So a batch was
-drawn at most 24 batches before it is delivered; batches of 1 MB and more are drawn one a call,
-at most 5 ahead; with `num_parallel_calls` n n + 1 calls come on top. tf.data's own
-prefetch, which it would put at the end and let grow, is kept out by ours. Without
-`sample_batch_size` each element is drawn when it is asked for.
+drawn at most 24 batches before it is delivered. Batches of 1 MB and more, and samples that
+differ in length, are drawn one batch a call, at most 5 ahead. With `num_parallel_calls` n
+n + 1 calls come on top. tf.data's own prefetch, which it would put at the end and let grow, is
+kept out by ours. Without `sample_batch_size` each element is drawn when it is asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
 from .base import BufferInfo
 from .nests import Nest
-from .ring_sampler import Drawn, RingSampler
 from .usage import SampleCounter
 
 DRAWS_PER_CALL = 8
@@ -31,8 +30,25 @@ _PREFETCHED_LARGE = 4
 Pack = Callable[[Sequence[tf.Tensor]], Nest]
 
 
+class GraphSampler(Protocol):
+    """What draws in a graph: `RingSampler` and `EpisodeSampler`."""
+
+    @property
+    def sample_bytes(self) -> int | None:
+        """Bytes of the items of one sample; None where they differ."""
+
+    def draw_in_graph(self, num: int, seed: tf.Tensor) -> Any:
+        """`num` samples: `keys`, `ids`, `mask` and `leaves`."""
+
+    def chances_in_graph(self, drawn: Any) -> tf.Tensor:
+        """The chance of each draw, float32 `[n]`."""
+
+    def positions_in_graph(self, keys: tf.Tensor) -> tf.Tensor:
+        """Where the draws of these keys are marked."""
+
+
 def random_dataset(
-    sampler: RingSampler,
+    sampler: GraphSampler,
     pack: Pack,
     sample_batch_size: int | None,
     seed: int | None,
@@ -51,8 +67,9 @@ def random_dataset(
       num_parallel_calls: of the map that draws; elements keep their order.
     """
     batch = sample_batch_size or 1
-    large = batch * sampler.sample_bytes >= _LARGE_BATCH_BYTES
-    num_calls = DRAWS_PER_CALL if sample_batch_size and not large else 1
+    sample_bytes = sampler.sample_bytes
+    alone = sample_bytes is None or batch * sample_bytes >= _LARGE_BATCH_BYTES
+    num_calls = DRAWS_PER_CALL if sample_batch_size and not alone else 1
     seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True).enumerate()
 
     @tf.autograph.experimental.do_not_convert  # nothing in it for AutoGraph, which takes a second to see that
@@ -60,11 +77,9 @@ def random_dataset(
         # The index keeps seeds apart that happen to be equal: `random` has only 32 bits.
         drawn = sampler.draw_in_graph(num_calls * batch, tf.stack([random, index]))
         if num_parallel_calls is None:
-            with tf.control_dependencies([counter.count(drawn.keys)]):
+            with tf.control_dependencies([counter.count(sampler.positions_in_graph(drawn.keys))]):
                 drawn = drawn._replace(keys=tf.identity(drawn.keys))
-        chance = 1.0 / tf.cast(drawn.num_eligible, tf.float32)
-        info = sample_info(drawn, tf.fill(drawn.keys.shape, chance))
-        items = pack(drawn.leaves)
+        items, info = pack(drawn.leaves), sample_info(drawn, sampler.chances_in_graph(drawn))
         if not sample_batch_size:
             return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), (items, info))
         if num_calls == 1:
@@ -73,7 +88,7 @@ def random_dataset(
 
     @tf.autograph.experimental.do_not_convert
     def count(items: Nest, info: BufferInfo) -> tuple[Nest, BufferInfo]:
-        return items, counted(counter, info)
+        return items, counted(sampler, counter, info)
 
     dataset = seeds.map(draw, num_parallel_calls, deterministic=in_order(num_parallel_calls))
     if num_parallel_calls is not None:
@@ -97,15 +112,16 @@ def one_at_a_time(dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.
     return dataset.map(function, num_parallel_calls=1, deterministic=True)
 
 
-def counted(counter: SampleCounter, info: BufferInfo) -> BufferInfo:
+def counted(sampler: GraphSampler, counter: SampleCounter, info: BufferInfo) -> BufferInfo:
     """`info`, counted: in a map of one call at a time, because the counter is not atomic."""
-    with tf.control_dependencies([counter.count(tf.reshape(info.keys, [-1]))]):
+    positions = sampler.positions_in_graph(tf.reshape(info.keys, [-1]))
+    with tf.control_dependencies([counter.count(positions)]):
         # Made anew, because tf.data drops a map whose results are its arguments.
         return info._replace(weights=tf.ones_like(info.weights))
 
 
-def sample_info(drawn: Drawn, probabilities: tf.Tensor) -> BufferInfo:
-    """`BufferInfo` in a graph for windows drawn with these probabilities, float32 `[n]`."""
+def sample_info(drawn: Any, probabilities: tf.Tensor) -> BufferInfo:
+    """`BufferInfo` in a graph for samples drawn with these probabilities, float32 `[n]`."""
     mask = tf.ones_like(drawn.ids, tf.bool) if drawn.mask is None else drawn.mask
     return BufferInfo(drawn.ids, probabilities, drawn.keys, tf.ones_like(probabilities), mask)
 

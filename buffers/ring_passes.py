@@ -167,7 +167,7 @@ def pass_dataset(
     chunks = windows.batch(sample_batch_size or _PASS_CHUNK).map(
         gather, num_parallel_calls, deterministic=in_order(num_parallel_calls)
     )
-    chunks = one_at_a_time(chunks, lambda items, info, lengths: (items, counted(counter, info), lengths))
+    chunks = one_at_a_time(chunks, lambda items, info, lengths: (items, counted(sampler, counter, info), lengths))
     # A chunk lacks the windows that were skipped: only taking it apart gives batches of one size again.
     single = chunks.unbatch().map(cut)
     if sample_batch_size is not None:

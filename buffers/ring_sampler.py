@@ -151,6 +151,14 @@ class RingSampler:
         ids, mask = self._ids(keys, None if extents is None else self._mask(extents))
         return Drawn(keys, ids, mask, self._storage.split_records_in_graph(records), num_eligible)
 
+    def chances_in_graph(self, drawn: Drawn) -> tf.Tensor:
+        """The chance of each draw, float32 `[n]`: the same for all."""
+        return tf.fill(drawn.keys.shape, 1.0 / tf.cast(drawn.num_eligible, tf.float32))
+
+    def positions_in_graph(self, keys: tf.Tensor) -> tf.Tensor:
+        """Where `Usage` marks the draws of these keys: by themselves."""
+        return keys
+
     def gather_in_graph(self, keys: tf.Tensor, extents: Extents) -> tuple[Drawn, tf.Tensor]:
         """The windows drawn at `keys`, and which of them (bool `[n]`) are still held."""
         mask = None if self._window.num_steps == 1 and self._window.is_plain else self._mask(extents)

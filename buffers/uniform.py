@@ -445,8 +445,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
         drawn = sampler.draw_in_graph(sample_batch_size or 1, pair)
         with tf.control_dependencies([self._usage.graph_counter().count(drawn.keys)]):
             drawn = drawn._replace(keys=tf.identity(drawn.keys))
-        chance = tf.fill([sample_batch_size or 1], 1.0 / tf.cast(drawn.num_eligible, tf.float32))
-        sampled = (drawn.leaves, sample_info(drawn, chance))
+        sampled = (drawn.leaves, sample_info(drawn, sampler.chances_in_graph(drawn)))
         if sample_batch_size is None:
             sampled = tf.nest.map_structure(lambda tensor: tf.squeeze(tensor, 0), sampled)
         return self._spec.pack(sampled[0]), sampled[1]
