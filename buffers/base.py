@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import tensorflow as tf
 
 from .nests import Nest
+from .priorities import sequence_priority
 from .stats import BufferStats
 from .windows import Window
 
@@ -218,6 +219,24 @@ class ReplayBuffer(abc.ABC):
     @abc.abstractmethod
     def update_priorities(self, keys: Any, priorities: Any = None, *, td_errors: Any = None) -> Any:
         """Sets raw priorities, or `abs(td_errors) + eps`; returns how many keys were gone."""
+
+    def update_priorities_from(self, info: BufferInfo, td_errors: Any, *, eta: float = 0.9) -> Any:
+        """`update_priorities` of a batch as it came: of windows one priority each (`sequence_priority`).
+
+        Args:
+          info: of the batch.
+          td_errors: `[B]`, or `[B, T]` with `T` as in `info.mask`; padding does not count.
+          eta: between the mean (0) and the largest (1) of a window's absolute errors.
+
+        Returns:
+          As `update_priorities`.
+
+        Raises:
+          ValueError: the shape is neither, or as `update_priorities`.
+        """
+        if len(td_errors.shape) > 1:
+            td_errors = sequence_priority(td_errors, eta, info.mask)
+        return self.update_priorities(info.keys, td_errors=td_errors)
 
     @abc.abstractmethod
     def gather_all(self) -> Items:
