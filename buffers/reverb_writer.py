@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,10 +35,10 @@ def stream_of(ids: Array) -> Array:
 
 
 class ItemWriter:
-    """Writes `B` streams into a table, and the same items into its scan table.
+    """Writes `B` streams into a table, and the same items into its mirrors and its scan table.
 
     All streams go through one writer of Reverb's, with a set of columns each: one call appends a
-    step of all streams, and the items arrive in both tables in the same order, so that both evict
+    step of all streams, and the items arrive in all tables in the same order, so that all evict
     the same ones.
 
     Ids of one stream count up by one inside an episode and skip a number where an episode is cut:
@@ -55,6 +55,8 @@ class ItemWriter:
       capacity: items that the table holds.
       chunk_length: frames that Reverb compresses together.
       max_pending_items: items that may wait for the server; then `write` waits until half of them are confirmed.
+      mirrors: further tables that hold the same items with the same priorities.
+      new_priority: the raw priority of an item that was given none; None: 1.
     """
 
     def __init__(
@@ -68,6 +70,8 @@ class ItemWriter:
         capacity: int,
         chunk_length: int,
         max_pending_items: int,
+        mirrors: Sequence[str] = (),
+        new_priority: Callable[[], float] | None = None,
     ) -> None:
         pybind = load_pybind()
         self._cutter = make_cutter(kind)
@@ -76,7 +80,9 @@ class ItemWriter:
             max_chunk_length=chunk_length, num_keep_alive_refs=max(chunk_length, self._num_kept)
         )
         self._link = link
-        self._tables = (link.table,) if scan_table is None else (link.table, scan_table)
+        self._tables = (link.table, *mirrors)
+        self._scan_table = scan_table
+        self._new_priority = new_priority
         self._client = pybind.Client(link.address)
         self._writer: Any = self._client.NewTrajectoryWriter(options, False)
         self._num_columns = layout.num_columns
@@ -87,7 +93,7 @@ class ItemWriter:
         self._unconfirmed = 0
         # For each stream: references to its newest frames by column, their priorities, and how many its episode has.
         self._refs: list[list[list[Any]]] = [[[] for _ in range(self._num_columns)] for _ in range(batch_size)]
-        self._priorities: list[list[float]] = [[] for _ in range(batch_size)]
+        self._priorities: list[list[float | None]] = [[] for _ in range(batch_size)]
         self._num_steps = [0] * batch_size
         self._is_left_out = [False] * batch_size
         # References to frames of padding, by column.
@@ -169,7 +175,7 @@ class ItemWriter:
         final = None if marks.final is None else marks.final.tolist()
         late: WaitTimeoutError | None = None
         for b in range(self._batch_size):
-            self._push(b, refs[b :: self._batch_size], 1.0 if priorities is None else float(priorities[b]))
+            self._push(b, refs[b :: self._batch_size], None if priorities is None else float(priorities[b]))
             is_final = final is not None and final[b]
             start = self._cutter.after_frame(self._num_steps[b], final=is_final)
             if start != NO_ITEM:
@@ -235,7 +241,7 @@ class ItemWriter:
         if writer is not None:
             writer.Close()
 
-    def _push(self, b: int, refs: Sequence[Any], priority: float) -> None:
+    def _push(self, b: int, refs: Sequence[Any], priority: float | None) -> None:
         self._num_steps[b] += 1
         self._longest_episode = max(self._longest_episode, self._num_steps[b])
         if self._is_left_out[b]:
@@ -255,6 +261,8 @@ class ItemWriter:
         num_held = len(self._priorities[b])
         drawn = start - (self._num_steps[b] - num_held)  # in the frames that are held
         priority = self._priorities[b][drawn]
+        if priority is None:
+            priority = 1.0 if self._new_priority is None else self._new_priority()
         if isinstance(self._kind, Window):
             first, num_after = drawn - self._kind.burn_in, num_held - drawn
             if first or num_after < self._kind.num_steps:
@@ -266,11 +274,13 @@ class ItemWriter:
         else:
             self.newest_lengths.append(num_held)
             self.num_item_frames += num_held
-        self._writer.CreateItem(self._tables[0], priority, refs, self._squeezed)
-        if len(self._tables) == 2:
-            # Scans tell visited items by priority, so that the item's own has no place here.
-            self._writer.CreateItem(self._tables[1], 1.0, refs, self._squeezed)
+        for table in self._tables:
+            self._writer.CreateItem(table, priority, refs, self._squeezed)
         self._unconfirmed += len(self._tables)
+        if self._scan_table is not None:
+            # Scans tell visited items by priority, so that the item's own has no place here.
+            self._writer.CreateItem(self._scan_table, 1.0, refs, self._squeezed)
+            self._unconfirmed += 1
         self.num_items += 1
 
     def _write_padding(self, pybind: Any, layout: Layout, num_frames: int) -> None:
@@ -371,3 +381,15 @@ def default_chunk_length(layout: Layout, item_length: int | None) -> int:
     draw. Large frames too, since a chunk is read as a whole.
     """
     return 1 if sum(layout.column_bytes) >= _LARGE_FRAME_BYTES else min(16, item_length or 16)
+
+
+def random_priorities() -> Callable[[], float]:
+    """Priorities drawn from U(0, 1), of a generator that no other writer shares.
+
+    A table that drops the least of them holds a sample without replacement of all that was inserted by any number of
+    writers: the items with the largest of independent random keys (Vitter 1985; Efraimidis and Spirakis 2006).
+
+    >>> 0 <= random_priorities()() < 1
+    True
+    """
+    return np.random.default_rng().random
