@@ -8,14 +8,16 @@ from .advantages import Advantages
 from .base import BufferInfo, EmptyBufferError, ReplayBuffer, WaitTimeoutError
 from .episode_ids import StatefulEpisodicReplayBuffer
 from .episodic import Episode, EpisodicReplayBuffer
+from .rate_limiters import MinSize, Queue, SampleToInsertRatio, Stack
 from .reverb_buffer import ReverbReplayBuffer
 from .reverb_episodic import ReverbEpisodicReplayBuffer
 from .rollout import RolloutBuffer
 from .rollout_minibatches import RolloutInfo
+from .selectors import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Uniform
 from .server import ReplayServer
 from .spec import DataSpec, Transition
 from .stats import BufferStats, WindowCount
-from .tables import Fifo, Lifo, MinSize, TableConfig, Uniform
+from .tables import TableConfig
 from .uniform import TFUniformReplayBuffer
 from .windows import Window
 
@@ -29,13 +31,19 @@ __all__ = [
     "EpisodicReplayBuffer",
     "Fifo",
     "Lifo",
+    "MaxHeap",
+    "MinHeap",
     "MinSize",
+    "Prioritized",
+    "Queue",
     "ReplayBuffer",
     "ReplayServer",
     "ReverbEpisodicReplayBuffer",
     "ReverbReplayBuffer",
     "RolloutBuffer",
     "RolloutInfo",
+    "SampleToInsertRatio",
+    "Stack",
     "StatefulEpisodicReplayBuffer",
     "TFUniformReplayBuffer",
     "TableConfig",

@@ -12,16 +12,18 @@ import tensorflow as tf
 from .base import BufferInfo, Items, check_count, check_parallel_calls
 from .episode_ends import EpisodeRule, FinalFrame
 from .nests import Nest
+from .rate_limiters import MinSize
 from .reverb_items import ItemPart, WholeEpisodes, check_window, part_for
 from .reverb_knobs import AUTO, resolve_knobs
 from .reverb_pass import PassRows, ScanPass, eligible_rows, item_rows, single_frames, stepped_rows
 from .reverb_reader import TableReader
 from .reverb_served import DEFAULT_PENDING_ITEMS, ServedBuffer, open_link
 from .reverb_table import served_table
+from .selectors import Fifo, Remover, Sampler, Uniform
 from .server import ReplayServer
 from .spec import DataSpec
 from .stats import BufferStats, WindowCount
-from .tables import Fifo, MinSize, Remover, Sampler, TableConfig, Uniform
+from .tables import TableConfig
 from .windows import Window, resolve_window
 
 _logger = logging.getLogger(__name__)

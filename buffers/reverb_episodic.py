@@ -13,16 +13,18 @@ from .base import BufferInfo, Items, check_count, check_parallel_calls
 from .episode_dataset import bucket_boundaries
 from .episode_ends import EpisodeRule, FinalFrame
 from .nests import Nest
+from .rate_limiters import MinSize
 from .reverb_episodes import EpisodeReader, batch_episodes
 from .reverb_items import OverLong, WholeEpisodes
 from .reverb_knobs import AUTO, resolve_knobs
 from .reverb_pass import ScanPass, eligible_rows, stepped_rows, whole_items
 from .reverb_served import DEFAULT_PENDING_ITEMS, ServedBuffer, open_link
 from .reverb_table import served_table
+from .selectors import Fifo, Remover, Sampler, Uniform
 from .server import ReplayServer
 from .spec import DataSpec
 from .stats import BufferStats
-from .tables import Fifo, MinSize, Remover, Sampler, TableConfig, Uniform
+from .tables import TableConfig
 from .windows import Window, resolve_window
 
 # Whole episodes are large: four workers with so many each fetch as far ahead as one batch needs.

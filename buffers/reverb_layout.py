@@ -67,16 +67,20 @@ class PackedLayout:
         """Columns of an item in the table."""
         return len(self.column_bytes)
 
-    def signature(self, item_length: int | None, about_items: Mapping[str, Any]) -> dict[str, tf.TensorSpec]:
-        """A table's signature, in which the record's name tells what the bytes and the items are.
+    def signature(
+        self, item_length: int | None, about_items: Mapping[str, Any], about_table: Mapping[str, Any] | None = None
+    ) -> dict[str, tf.TensorSpec]:
+        """A table's signature, in which the record's name tells what the bytes, the items and the table are.
 
         Args:
           item_length: frames of an item; None where they differ.
           about_items: what else to tell of items.
+          about_table: what else to tell of the table.
         """
         about = {
             "version": _FORMAT_VERSION,
             "items": dict(about_items),
+            "table": dict(about_table or {}),
             "fields": [[field.path, list(field.shape), field.dtype.name] for field in self.spec.fields],
         }
         columns = {
@@ -173,9 +177,11 @@ class PlainLayout:
         self.num_columns = len(spec.fields)
         self.column_bytes = tuple(field.num_bytes for field in spec.fields)
 
-    def signature(self, item_length: int | None, about_items: Mapping[str, Any]) -> Any:
+    def signature(
+        self, item_length: int | None, about_items: Mapping[str, Any], about_table: Mapping[str, Any] | None = None
+    ) -> Any:
         """The data_spec with the time axis in front."""
-        del about_items  # a plain table does not tell it
+        del about_items, about_table  # a plain table does not tell it
         return self.spec.pack(
             [tf.TensorSpec([item_length, *field.shape], field.dtype, name=field.path) for field in self.spec.fields]
         )
@@ -204,7 +210,7 @@ Layout = PackedLayout | PlainLayout
 
 
 def packed_signature(signature: Any, table: str) -> dict[str, Any] | None:
-    """What the signature of a packed table tells: `items` and `fields`; None for other tables.
+    """What the signature of a packed table tells: `items`, `fields` and `table`; None for other tables.
 
     Raises:
       ValueError: the table was made by a version of this package that packs frames in another way.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
+from .rate_limiters import LimiterBounds, bounds_from
 from .reverb_items import ItemKind, kind_from
 from .reverb_layout import Layout, PackedLayout, PlainLayout, check_fields, packed_signature
 from .reverb_link import ServerLink
+from .selectors import Fifo, Remover, Sampler, draws_at_random, selector_from
 from .spec import DataSpec
 from .tables import SCAN_SUFFIX
 from .windows import Window
@@ -28,6 +30,14 @@ class ServedTable:
       is_ordered: its sampler draws in a fixed order (FIFO, LIFO, heap).
       is_deterministic: its sampler and its remover both do.
       max_times_sampled: draws after which an item is removed; 0: never.
+      sampler: which item is drawn; `Prioritized` with its exponent.
+      remover: which item goes when it is full.
+      limiter: when it lets writers insert and readers sample.
+      initial: raw priority of items that are written without one: a number, `'max'` (that of `max_mirror`'s item) or
+        `'random'` (U(0, 1)).
+      max_mirror: a table of the same items, with the same priorities, that draws the greatest; or None.
+      min_mirror: one that draws the least; or None.
+      fields: what of its writers' data_spec it holds, as paths; None: all.
     """
 
     name: str
@@ -39,6 +49,13 @@ class ServedTable:
     is_ordered: bool
     is_deterministic: bool
     max_times_sampled: int
+    sampler: Sampler
+    remover: Remover
+    limiter: LimiterBounds
+    initial: float | Literal["max", "random"]
+    max_mirror: str | None
+    min_mirror: str | None
+    fields: tuple[str, ...] | None
 
     @property
     def item_length(self) -> int | None:
@@ -51,6 +68,11 @@ class ServedTable:
         if not (self.layout.has_ids and isinstance(self.kind, Window)):
             return 1
         return min(self.kind.stride, self.kind.num_steps)
+
+    @property
+    def tables_of_priorities(self) -> tuple[str, ...]:
+        """The tables that hold its items with their priorities: itself and its mirrors. All are updated together."""
+        return tuple(name for name in (self.name, self.max_mirror, self.min_mirror) if name is not None)
 
     @property
     def can_pass_by_removing(self) -> bool:
@@ -113,17 +135,26 @@ def served_table(
             if value is not None and value != about["items"].get(name):
                 raise ValueError(f"table {link.table!r} was made for {_stored(about, name)}, got {name}={value!r}.")
     scan_table = link.table + SCAN_SUFFIX
-    sampler, remover = info.sampler_options, info.remover_options
+    sampler, remover = selector_from(info.sampler_options), selector_from(info.remover_options)
+    about_table = (about or {}).get("table", {})
+    fields = about_table.get("fields")
     return ServedTable(
         name=link.table,
         capacity=int(info.max_size),
         layout=layout,
         kind=kind,
         scan_table=scan_table if about is not None and scan_table in link.table_names else None,
-        removes_oldest=bool(remover.fifo) and not info.max_times_sampled,
-        is_ordered=bool(sampler.is_deterministic),
-        is_deterministic=bool(sampler.is_deterministic and remover.is_deterministic),
+        removes_oldest=isinstance(remover, Fifo) and not info.max_times_sampled,
+        is_ordered=not draws_at_random(sampler),
+        is_deterministic=not (draws_at_random(sampler) or draws_at_random(remover)),
         max_times_sampled=int(info.max_times_sampled),
+        sampler=sampler,
+        remover=remover,
+        limiter=bounds_from(info.rate_limiter_info),
+        initial=about_table.get("initial", 1.0),
+        max_mirror=about_table.get("max_mirror"),
+        min_mirror=about_table.get("min_mirror"),
+        fields=None if fields is None else tuple(fields),
     )
 
 

@@ -1,89 +1,26 @@
-"""What a Reverb table is: a declaration, checked when it is made, and built into real tables later.
-
-To add a selector or a rate limiter: one frozen dataclass below with its `build`, and its name in
-the alias (`Sampler`, `Remover`, `RateLimiter`) where it may stand.
-"""
+"""What a Reverb table is: a declaration, checked when it is made, and built into real tables later."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from .base import check_count
 from .nests import Nest
+from .rate_limiters import MinSize, RateLimiter
 from .reverb_import import load_reverb
 from .reverb_items import ItemKind, OverLong, WholeEpisodes, describe_kind
 from .reverb_layout import Layout, PackedLayout, PlainLayout
+from .selectors import Fifo, MaxHeap, MinHeap, Prioritized, Remover, Sampler, Selector, Uniform
 from .spec import DataSpec
+from .table_checks import check_limiter_fits, check_priorities_of_new_items, check_slot
+from .table_fields import check_field_names, select_fields
 from .windows import Window
 
 SCAN_SUFFIX = "__scan"
-
-
-@dataclasses.dataclass(frozen=True)
-class Uniform:
-    """Every item has the same chance.
-
-    >>> Uniform()
-    Uniform()
-    """
-
-    def build(self, reverb: Any) -> Any:
-        """A new selector object: Reverb tables must never share one (it kills the server)."""
-        return reverb.selectors.Uniform()
-
-
-@dataclasses.dataclass(frozen=True)
-class Fifo:
-    """The oldest item. As a sampler it gives the same item again until that is removed.
-
-    >>> Fifo()
-    Fifo()
-    """
-
-    def build(self, reverb: Any) -> Any:
-        """A new selector object."""
-        return reverb.selectors.Fifo()
-
-
-@dataclasses.dataclass(frozen=True)
-class Lifo:
-    """The newest item. As a remover: once the table is full, it drops what was just inserted, and so keeps the oldest.
-
-    >>> Lifo()
-    Lifo()
-    """
-
-    def build(self, reverb: Any) -> Any:
-        """A new selector object."""
-        return reverb.selectors.Lifo()
-
-
-@dataclasses.dataclass(frozen=True)
-class MinSize:
-    """Sampling waits until the table holds `min_size_to_sample` items; inserting never waits.
-
-    Raises:
-      TypeError: `min_size_to_sample` is no int.
-      ValueError: it is below 1.
-
-    >>> MinSize(100)
-    MinSize(min_size_to_sample=100)
-    """
-
-    min_size_to_sample: int = 1
-
-    def __post_init__(self) -> None:
-        check_count("min_size_to_sample", self.min_size_to_sample)
-
-    def build(self, reverb: Any) -> Any:
-        """A new limiter object."""
-        return reverb.rate_limiters.MinSize(self.min_size_to_sample)
-
-
-Sampler = Uniform | Fifo
-Remover = Fifo | Lifo
-RateLimiter = MinSize
+MAX_SUFFIX = "__max"
+MIN_SUFFIX = "__min"
+_SUFFIXES = (SCAN_SUFFIX, MAX_SUFFIX, MIN_SUFFIX)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,16 +48,26 @@ class TableConfig:
         newest frames stay in the writer's memory.
       over_long: what becomes of longer episodes. `'error'`: the frame too many is refused. `'drop'`: the
         episode is left out. `'cut'`: it becomes several items of at most so many frames.
+      initial: raw priority of items that are written without one. `'max'`: the greatest that is in the table at the
+        time, also when another process raised it; a second table of the same items tells it, and costs a second
+        entry (no second copy of the data) an item. `'random'`: chosen in U(0, 1), which with remover `MinHeap` keeps
+        every item of the stream with the same chance, whoever wrote it; such priorities are not to be updated.
+      tracks_least: keep another second table, which tells the least priority in the table: what
+        `weight_norm='buffer'` divides by.
+      fields: the fields of `data_spec` that the table holds, as messages print their paths, so that several tables
+        can be fed by one writer of `data_spec`; None: all. A path may name a whole part, `'observation'`.
 
     Raises:
       TypeError: a count is no int, or a selector or limiter is none of those that can stand there.
-      ValueError: the name is empty, or ends as scan tables do.
-      ValueError: `data_spec` cannot be stored (see `DataSpec`).
+      ValueError: the name is empty, or ends as the tables beside a table do.
+      ValueError: `data_spec` cannot be stored (see `DataSpec`), or lacks one of `fields`.
       ValueError: a count is too small, or `short` or `over_long` is none of its words.
       ValueError: `sequence_length` is None without `max_episode_length`, or with what only windows have; or
         the reverse.
       ValueError: plain columns with `burn_in`, `short='pad'` or whole episodes: they have no place for what is padding.
       ValueError: `scannable` with a remover that is not Fifo, with `max_times_sampled`, or with plain columns.
+      ValueError: the limiter cannot be met with `max_size` or `max_times_sampled` (`table_checks.py`).
+      ValueError: `initial` or `tracks_least` in a table that cannot keep what they promise.
 
     >>> import tensorflow as tf
     >>> TableConfig("replay", tf.TensorSpec([], tf.float32), 100, stride=2).sampler
@@ -145,30 +92,32 @@ class TableConfig:
     short: Literal["drop", "pad"] = "drop"
     max_episode_length: int | None = None
     over_long: OverLong = "error"
+    initial: float | Literal["max", "random"] = 1.0
+    tracks_least: bool = False
+    fields: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise TypeError(f"TableConfig.name must be a str, got {self.name!r}.")
-        if not self.name or self.name.endswith(SCAN_SUFFIX):
+        if not self.name or self.name.endswith(_SUFFIXES):
             raise ValueError(
-                f"TableConfig.name must be a name that does not end in {SCAN_SUFFIX!r}, got {self.name!r}."
+                f"TableConfig.name must be a name that does not end in {', '.join(map(repr, _SUFFIXES))}, "
+                f"got {self.name!r}."
             )
         DataSpec(self.data_spec)
+        object.__setattr__(self, "fields", check_field_names(self.fields))
         for count in ("max_size", "stride"):
             check_count(f"TableConfig.{count}", getattr(self, count))
         check_count("TableConfig.sequence_length", self.sequence_length, optional=True)
         if self.max_times_sampled != 0:
             check_count("TableConfig.max_times_sampled", self.max_times_sampled)
-        _check_kind("sampler", self.sampler, get_args(Sampler))
-        _check_kind("remover", self.remover, get_args(Remover))
-        _check_kind("rate_limiter", self.rate_limiter, (MinSize,))
+        for slot in ("sampler", "remover", "rate_limiter"):
+            check_slot(slot, getattr(self, slot))
         if self.layout not in ("packed", "plain"):
             raise ValueError(f"TableConfig.layout must be 'packed' or 'plain', got {self.layout!r}.")
-        if self.rate_limiter.min_size_to_sample > self.max_size:
-            raise ValueError(
-                f"table {self.name!r} holds at most max_size={self.max_size} items and could never be sampled: "
-                f"its limiter asks for {self.rate_limiter.min_size_to_sample}."
-            )
+        DataSpec(self.held_spec)
+        check_limiter_fits(self)
+        check_priorities_of_new_items(self)
         if self.scannable:
             self._check_scannable()
         self._check_items()
@@ -186,13 +135,30 @@ class TableConfig:
         """The name of the second table that `scannable` keeps."""
         return self.name + SCAN_SUFFIX
 
+    @property
+    def max_mirror(self) -> str | None:
+        """The name of the second table that `initial='max'` keeps."""
+        return self.name + MAX_SUFFIX if self.initial == "max" else None
+
+    @property
+    def min_mirror(self) -> str | None:
+        """The name of the second table that `tracks_least` keeps."""
+        return self.name + MIN_SUFFIX if self.tracks_least else None
+
+    @property
+    def held_spec(self) -> Nest:
+        """What a frame of this table holds: `data_spec`, or what `fields` leaves of it. Readers give it."""
+        return select_fields(self.data_spec, self.fields)
+
     def make_layout(self) -> Layout:
         """How a frame lies in the table's columns."""
-        spec = DataSpec(self.data_spec)
+        spec = DataSpec(self.held_spec)
         return PackedLayout(spec) if self.layout == "packed" else PlainLayout(spec)
 
     def build(self) -> list[Any]:
-        """The `reverb.Table`s: this one, and the scan table where `scannable`.
+        """The `reverb.Table`s: this one, and those beside it that `scannable`, `initial` and `tracks_least` ask for.
+
+        Those hold the same items over the same data. Each has selector objects of its own.
 
         Raises:
           ImportError: reverb is absent or does not fit.
@@ -200,7 +166,25 @@ class TableConfig:
         reverb = load_reverb()
         kind = self.kind
         length = kind.length if isinstance(kind, Window) else None
-        signature = self.make_layout().signature(length, describe_kind(kind))
+        about_table = {
+            "initial": self.initial,
+            "max_mirror": self.max_mirror,
+            "min_mirror": self.min_mirror,
+            "fields": None if self.fields is None else list(self.fields),
+        }
+        signature = self.make_layout().signature(length, describe_kind(kind), about_table)
+
+        def beside(name: str, sampler: Selector) -> Any:
+            # The same items leave it at the same time: one writer inserts into both in the same order.
+            return reverb.Table(
+                name=name,
+                sampler=sampler.build(reverb),
+                remover=reverb.selectors.Fifo(),
+                max_size=self.max_size,
+                rate_limiter=reverb.rate_limiters.MinSize(1),
+                signature=signature,
+            )
+
         tables = [
             reverb.Table(
                 name=self.name,
@@ -213,17 +197,11 @@ class TableConfig:
             )
         ]
         if self.scannable:
-            # The same items leave at the same time: one writer inserts into both in the same order.
-            tables.append(
-                reverb.Table(
-                    name=self.scan_table,
-                    sampler=reverb.selectors.Prioritized(1.0),
-                    remover=reverb.selectors.Fifo(),
-                    max_size=self.max_size,
-                    rate_limiter=reverb.rate_limiters.MinSize(1),
-                    signature=signature,
-                )
-            )
+            tables.append(beside(self.scan_table, Prioritized(1.0)))
+        if self.max_mirror is not None:
+            tables.append(beside(self.max_mirror, MaxHeap()))
+        if self.min_mirror is not None:
+            tables.append(beside(self.min_mirror, MinHeap()))
         return tables
 
     def _check_items(self) -> None:
@@ -266,9 +244,3 @@ class TableConfig:
             raise ValueError(
                 f"table {self.name!r}: scannable=True needs layout='packed', got {self.layout!r}; give scannable=False."
             )
-
-
-def _check_kind(name: str, value: Any, kinds: tuple[type, ...]) -> None:
-    if not isinstance(value, kinds):
-        allowed = ", ".join(kind.__name__ for kind in kinds)
-        raise TypeError(f"TableConfig.{name} must be one of {allowed}, got {value!r}.")

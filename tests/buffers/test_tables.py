@@ -5,22 +5,27 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from replayfeed.buffers import Fifo, Lifo, MinSize, TableConfig, Uniform
+from replayfeed.buffers import Fifo, Lifo, MinSize, TableConfig
 
 COUNTER = tf.TensorSpec([], tf.int64)
 
 WRONG = {
     "name": ({"name": ""}, ValueError, "TableConfig.name must be a name"),
     "name of a scan table": ({"name": "a__scan"}, ValueError, "does not end in '__scan'"),
+    "name of a mirror": ({"name": "a__max"}, ValueError, "does not end in '__scan', '__max', '__min', got 'a__max'"),
     "name is no str": ({"name": 3}, TypeError, "TableConfig.name must be a str, got 3"),
     "max_size": ({"max_size": 0}, ValueError, "TableConfig.max_size must be at least 1, got 0"),
     "max_size is no int": ({"max_size": 1.5}, TypeError, "TableConfig.max_size must be an int, got 1.5"),
     "sequence_length": ({"sequence_length": 0}, ValueError, "TableConfig.sequence_length must be at least 1"),
     "stride": ({"stride": -1}, ValueError, "TableConfig.stride must be at least 1, got -1"),
     "max_times_sampled": ({"max_times_sampled": -1}, ValueError, "TableConfig.max_times_sampled must be at least 1"),
-    "sampler": ({"sampler": Lifo()}, TypeError, r"TableConfig.sampler must be one of Uniform, Fifo, got Lifo\(\)"),
-    "remover": ({"remover": Uniform()}, TypeError, r"TableConfig.remover must be one of Fifo, Lifo, got Uniform\(\)"),
-    "limiter": ({"rate_limiter": 3}, TypeError, "TableConfig.rate_limiter must be one of MinSize, got 3"),
+    "sampler": ({"sampler": None}, TypeError, "TableConfig.sampler must be one of Uniform, Prioritized, .*, got None"),
+    "remover": ({"remover": 1}, TypeError, "TableConfig.remover must be one of Uniform, Prioritized, .*, got 1"),
+    "limiter": (
+        {"rate_limiter": 3},
+        TypeError,
+        "TableConfig.rate_limiter must be one of MinSize, .*, got 3: .*MinSize",
+    ),
     "limiter above size": (
         {"rate_limiter": MinSize(11)},
         ValueError,
