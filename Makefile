@@ -20,7 +20,7 @@ export SDL_AUDIODRIVER ?= dummy
 help: ## Show these targets
 	@echo "Targets:"
 	@while IFS= read -r line; do case "$$line" in \
-	  [a-z]*:*"## "*) printf '  make %-10s %s\n' "$${line%%:*}" "$${line#*## }";; esac; done < Makefile
+	  [a-z]*:*"## "*) printf '  make %-11s %s\n' "$${line%%:*}" "$${line#*## }";; esac; done < Makefile
 
 # -- installation ------------------------------------------------------------------------------
 
@@ -85,6 +85,10 @@ coverage: $(VENV)/installed-dev ## Run the tests with branch coverage; fails bel
 bench: $(VENV)/installed-dev ## Measure against TF-Agents, raw Reverb, NumPy and the floor of tf.data
 	@$(BIN)/python benchmarks/run.py
 
+.PHONY: bench-peers
+bench-peers: $(VENV)/installed-dev ## Make the environments of the libraries that make bench compares prioritized replay with
+	@$(BIN)/python benchmarks/peers/environments.py
+
 .PHONY: wheel
 wheel: $(VENV)/installed-dev ## Build the wheel, install it in a fresh environment, use it from another folder
 	@rm -rf build dist
@@ -94,7 +98,7 @@ wheel: $(VENV)/installed-dev ## Build the wheel, install it in a fresh environme
 
 .PHONY: clean
 clean: ## Remove what the other targets made, .venv included
-	@rm -rf $(VENV) .typecheck build dist results replayfeed.egg-info .hypothesis .pytest_cache .mypy_cache .ruff_cache .coverage .coverage.*
+	@rm -rf $(VENV) .bench-venvs .typecheck build dist results replayfeed.egg-info .hypothesis .pytest_cache .mypy_cache .ruff_cache .coverage .coverage.*
 
 # mypy reads no package_dir, so it gets the layout that an installation has.
 .typecheck/replayfeed:

@@ -16,8 +16,8 @@ import os
 import pathlib
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -53,9 +53,20 @@ FULL = Scale(
 QUICK = Scale(10_000, 600, 2_000, 1_000, (10**3, 10**4), repeats=3, window_s=0.02, import_repeats=1)
 
 
+class Timed(Protocol):
+    """Something to time, here or in another process."""
+
+    @property
+    def name(self) -> str:
+        """As the table calls it."""
+
+    def window(self, window_s: float) -> dict[str, float]:
+        """What `interleave` keeps of one window, after a short warm-up."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Contender:
-    """Something to time.
+    """Something to time in this process.
 
     Attributes:
       name: as the table calls it.
@@ -68,6 +79,30 @@ class Contender:
     call: Callable[[], Any]
     units: float = 1
     finish: Callable[[], None] | None = None
+
+    def window(self, window_s: float) -> dict[str, float]:
+        call, now = self.call, time.perf_counter
+        end = now() + window_s / 4
+        call()
+        while now() < end:
+            call()
+        if self.finish is not None:
+            self.finish()
+        busy_start = _busy_s()
+        num_calls, cpu_start, start = 0, time.process_time(), now()
+        end = start + window_s
+        while True:
+            call()
+            num_calls += 1
+            stop = now()
+            if stop >= end:
+                break
+        if self.finish is not None:
+            self.finish()
+            stop = now()
+        units, cpu_s = num_calls * self.units, time.process_time() - cpu_start
+        others = (_busy_s() - busy_start - cpu_s) / (stop - start) / (os.cpu_count() or 1)
+        return {"values": units / (stop - start), "cpu_us": cpu_s / units * 1e6, "others": min(1.0, max(0.0, others))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,10 +124,10 @@ class Bar:
     aim: bool = False
 
 
-def interleave(contenders: Sequence[Contender], scale: Scale) -> dict[str, dict[str, Any]]:
+def interleave(contenders: Sequence[Timed], scale: Scale) -> dict[str, dict[str, Any]]:
     """Samples of each contender by its name, one a round.
 
-    `values` are units a second, `cpu_us` what a unit took of this process's processor time, `others`
+    `values` are units a second, `cpu_us` what a unit took of its process's processor time, `others`
     the share of all cores that other processes took meanwhile.
     """
     samples: dict[str, dict[str, list[float]]] = {
@@ -102,7 +137,7 @@ def interleave(contenders: Sequence[Contender], scale: Scale) -> dict[str, dict[
     for round_index in range(scale.repeats + 1):
         for index in rng.permutation(len(contenders)):
             contender = contenders[index]
-            one = _window(contender, scale.window_s)
+            one = contender.window(scale.window_s)
             if round_index:
                 for name, value in one.items():
                     samples[contender.name][name].append(value)
@@ -110,7 +145,13 @@ def interleave(contenders: Sequence[Contender], scale: Scale) -> dict[str, dict[
 
 
 def row(
-    measure: str, unit: str, ours: str, samples: dict[str, dict[str, Any]], bars: Sequence[Bar], note: str = ""
+    measure: str,
+    unit: str,
+    ours: str,
+    samples: dict[str, dict[str, Any]],
+    bars: Sequence[Bar],
+    note: str = "",
+    not_measured: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """One line of the table, as JSON: the contenders' medians with spread, and the bars with their ratios.
 
@@ -121,6 +162,7 @@ def row(
       samples: for each contender its `values`, as many for each, in the order of the rounds.
       bars: what ours is held against.
       note: a sentence for the reader.
+      not_measured: contenders that are missing, and why.
     """
     return {
         "measure": measure,
@@ -135,6 +177,7 @@ def row(
         },
         "bars": [_held_against(bar, samples[ours], samples[bar.against]) for bar in bars],
         "note": note,
+        "not_measured": dict(not_measured or {}),
     }
 
 
@@ -156,32 +199,6 @@ def _held_against(bar: Bar, ours: dict[str, Any], theirs: dict[str, Any]) -> dic
 def _spread(values: Sequence[float]) -> dict[str, Any]:
     quartiles = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
     return {"median": quartiles[1], "iqr": quartiles[2] - quartiles[0], "samples": len(values)}
-
-
-def _window(contender: Contender, window_s: float) -> dict[str, float]:
-    """What `interleave` keeps of one window, after a short warm-up."""
-    call, now = contender.call, time.perf_counter
-    end = now() + window_s / 4
-    call()
-    while now() < end:
-        call()
-    if contender.finish is not None:
-        contender.finish()
-    busy_start = _busy_s()
-    num_calls, cpu_start, start = 0, time.process_time(), now()
-    end = start + window_s
-    while True:
-        call()
-        num_calls += 1
-        stop = now()
-        if stop >= end:
-            break
-    if contender.finish is not None:
-        contender.finish()
-        stop = now()
-    units, cpu_s = num_calls * contender.units, time.process_time() - cpu_start
-    others = (_busy_s() - busy_start - cpu_s) / (stop - start) / (os.cpu_count() or 1)
-    return {"values": units / (stop - start), "cpu_us": cpu_s / units * 1e6, "others": min(1.0, max(0.0, others))}
 
 
 def _busy_s() -> float:

@@ -64,6 +64,8 @@ def _beside_lines(row: dict[str, Any]) -> Iterator[Sequence[str]]:
     for name, one in row["contenders"].items():
         if "cpu_us" in one:
             yield row["measure"], name, _median(row, name), _number(one["cpu_us"]), f"{one['others']:.0%}"
+    for name, reason in row["not_measured"].items():
+        yield row["measure"], name, f"not measured: {reason}", "", ""
 
 
 def _median(row: dict[str, Any], name: str) -> str:

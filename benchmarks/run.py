@@ -1,6 +1,6 @@
 """Measures every row of the table of benchmarks/README.md in one run.
 
-    python benchmarks/run.py                     everything, under 15 minutes on 2 cores
+    python benchmarks/run.py                     everything, under 20 minutes on 2 cores
     python benchmarks/run.py --only sample       the benchmarks whose name contains it
     python benchmarks/run.py --quick             tiny sizes, to see that everything runs
 
@@ -34,6 +34,12 @@ BENCHMARKS = {
     "as_dataset_pixels_32": "in_process",
     "as_dataset_pixels_256": "in_process",
     "sample_growth": "in_process",
+    "prioritized_sample": "prioritized",
+    "prioritized_as_dataset": "prioritized",
+    "prioritized_add": "prioritized",
+    "prioritized_draw": "prioritized",
+    "prioritized_update": "prioritized",
+    "prioritized_growth": "prioritized",
     "served_as_dataset": "served",
     "served_add_batch": "served",
     "served_add_batch_mirrored": "served",
