@@ -9,6 +9,7 @@ from .base import BufferInfo, EmptyBufferError, ReplayBuffer, WaitTimeoutError
 from .episode_ids import StatefulEpisodicReplayBuffer
 from .episodic import Episode, EpisodicReplayBuffer
 from .rate_limiters import MinSize, Queue, SampleToInsertRatio, Stack
+from .reservoir import ReservoirReplayBuffer
 from .reverb_buffer import ReverbReplayBuffer
 from .reverb_episodic import ReverbEpisodicReplayBuffer
 from .rollout import RolloutBuffer
@@ -38,6 +39,7 @@ __all__ = [
     "Queue",
     "ReplayBuffer",
     "ReplayServer",
+    "ReservoirReplayBuffer",
     "ReverbEpisodicReplayBuffer",
     "ReverbReplayBuffer",
     "RolloutBuffer",

@@ -1,0 +1,160 @@
+"""Which items of a stream a reservoir keeps, and in which row. Pure.
+
+Of a stream of `n` items each is held with the chance `min(1, k / n)`, at any time, and so is each set of `k` of them
+with the same chance (Vitter 1985, Random Sampling with a Reservoir). After the first `k` items it is drawn how many
+are passed over until the next one is kept, not for each item whether it is (Li 1994, Reservoir-Sampling Algorithms of
+Time Complexity O(n (1 + log(N / n))), Algorithm L: the same law). So an item that is not kept costs a comparison, and
+the same seed keeps the same items however the stream is cut into adds.
+
+    S_0 = 0,  S_i = S_i-1 + E / k                   E, E': exponential with mean 1, drawn anew for each i
+    skip_i = 1 + floor(E' / -log(1 - exp(-S_i)))    items from one that is kept to the next
+
+Differs from the paper in that it draws exponential numbers where that takes logarithms of uniform ones, and sums
+where that multiplies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .nests import Array
+
+# Kept items are drawn ahead, so that one costs a part of a few NumPy calls; a small reservoir needs few.
+_LARGEST_BLOCK, _SMALLEST_BLOCK = 1024, 16
+
+# A position that no stream reaches.
+_NEVER = 2**62
+
+_NONE = np.zeros(0, np.int64)
+
+
+class Kept(NamedTuple):
+    """Which of the next items of a stream are kept.
+
+    Attributes:
+      num: items that this is about.
+      offsets: of those kept among them, int64 `[m]`, ascending.
+      rows: where each of them goes, int64 `[m]`, each row once; what was in it is lost.
+    """
+
+    num: int
+    offsets: Array
+    rows: Array
+
+
+class _Block(NamedTuple):
+    """Items to be kept next: positions in the stream and rows, int64 `[m]`, and `S` after the last of them."""
+
+    positions: Array
+    rows: Array
+    exponent: float
+
+
+class ReservoirRule:
+    """Decides for each item of a stream, in order; not thread-safe.
+
+    Args:
+      capacity: `k`, at least 1.
+      rng: what it draws from, and nothing else does.
+
+    >>> rule = ReservoirRule(2, np.random.default_rng(0))
+    >>> rule.next_kept(3)
+    Kept(num=2, offsets=array([0, 1]), rows=array([0, 1]))
+    """
+
+    def __init__(self, capacity: int, rng: np.random.Generator) -> None:
+        self._capacity = capacity
+        self._rng = rng
+        self._num_seen = 0
+        self._block = _Block(_NONE, _NONE, 0.0)
+        # Positions before this one are kept up to the capacity, and then passed over.
+        self._next = 0
+
+    @property
+    def num_seen(self) -> int:
+        """`n`, items of the stream so far."""
+        return self._num_seen
+
+    def next_kept(self, num: int, most: int = 2**62) -> Kept:
+        """What becomes of the next `num` items, or of the first of them if otherwise more than `most` were kept.
+
+        Asked again before `advance_to`, it says the same.
+        """
+        seen = self._num_seen
+        if seen < self._capacity:
+            num = min(num, self._capacity - seen, most)
+            return Kept(num, np.arange(num), np.arange(seen, seen + num))
+        if self._next <= seen:
+            self._find_next()
+        if self._next >= seen + num:
+            return Kept(num, _NONE, _NONE)
+        positions = self._block.positions
+        first = int(np.searchsorted(positions, seen))
+        last = int(np.searchsorted(positions, seen + num))
+        # What comes after the block, or after the most that may be kept, is not known yet.
+        if last - first > most or last == len(positions):
+            last = min(last, first + most)
+            num = int(positions[last - 1]) + 1 - seen
+        offsets, rows = positions[first:last] - seen, self._block.rows[first:last]
+        if len(rows) > 1:
+            # Of several that go to one row only the last is there afterwards.
+            _, index = np.unique(rows[::-1], return_index=True)
+            if len(index) < len(rows):
+                index = np.sort(len(rows) - 1 - index)
+                offsets, rows = offsets[index], rows[index]
+        return Kept(num, offsets, rows)
+
+    def advance_to(self, num_seen: int) -> None:
+        """So many items, no more than `next_kept` told of, have come by now."""
+        self._num_seen = num_seen
+
+    def clear(self) -> None:
+        """A new stream begins; the random numbers go on."""
+        self._num_seen = 0
+        self._block = _Block(_NONE, _NONE, 0.0)
+        self._next = 0
+
+    def state(self) -> dict[str, Any]:
+        """All that decides about items to come, in plain numbers, strings and lists."""
+        return {
+            "num_seen": self._num_seen,
+            "positions": self._block.positions.tolist(),
+            "rows": self._block.rows.tolist(),
+            "exponent": self._block.exponent,
+            "rng": self._rng.bit_generator.state,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on as the rule of the same capacity did that this is the `state` of."""
+        self._rng.bit_generator.state = state["rng"]
+        positions, rows = (np.array(state[name], np.int64) for name in ("positions", "rows"))
+        self._block = _Block(positions, rows, float(state["exponent"]))
+        self._num_seen = int(state["num_seen"])
+        self._next = 0
+
+    def _find_next(self) -> None:
+        """Sets `_next` to the first position to keep that is not past."""
+        index = int(np.searchsorted(self._block.positions, self._num_seen))
+        if index == len(self._block.positions):
+            self._block = self._draw_block()
+            index = 0
+        self._next = int(self._block.positions[index])
+
+    def _draw_block(self) -> _Block:
+        num = max(_SMALLEST_BLOCK, min(_LARGEST_BLOCK, self._capacity))
+        exponents = self._block.exponent + np.cumsum(self._rng.standard_exponential(num)) / self._capacity
+        # Beyond these bounds only positions that no stream reaches, or none, are passed over.
+        bounded = np.clip(exponents, 1e-300, 600.0)
+        with np.errstate(divide="ignore"):  # each form where it is exact; the other may be log(0) there
+            rates = -np.where(bounded < 0.7, np.log(-np.expm1(-bounded)), np.log1p(-np.exp(-bounded)))
+        skips = 1 + np.minimum(np.floor(self._rng.standard_exponential(num) / rates), _NEVER)
+        rows = self._rng.integers(0, self._capacity, num)
+        # One block follows the next without a gap: the last position of a block is where it is used up.
+        last = self._num_seen - 1
+        # Sums of integers are exact, and wrap around only where the floating point sum says that it is too far.
+        within = last + np.cumsum(skips) < _NEVER
+        positions = np.where(within, last + np.cumsum(skips.astype(np.int64)), _NEVER)
+        return _Block(positions, rows, float(exponents[-1]))
