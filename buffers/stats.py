@@ -24,6 +24,34 @@ class WindowCount:
 
 
 @dataclasses.dataclass(frozen=True)
+class PriorityAge:
+    """How old priorities are when what was drawn by them is delivered: the cost of late feedback.
+
+    Only what this buffer object drew and updated is counted, since construction or `clear`.
+
+    Attributes:
+      look_ahead: rows that a dataset may draw before they are delivered, by its settings.
+      rows: rows delivered, by datasets and by `sample`.
+      outdated: of these, rows that were drawn by a priority which this buffer had replaced before they were delivered.
+      updates_behind: the largest number of this buffer's calls of `update_priorities` that are known to have come
+        between the draw of a row and its delivery; it may have been more.
+
+    >>> PriorityAge(look_ahead=256, rows=1000, outdated=250, updates_behind=2).outdated_share
+    0.25
+    """
+
+    look_ahead: int
+    rows: int
+    outdated: int
+    updates_behind: int
+
+    @property
+    def outdated_share(self) -> float:
+        """Share of the rows delivered that were drawn by an outdated priority; 0 where there are none."""
+        return self.outdated / self.rows if self.rows else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
 class BufferStats:
     """A snapshot of a buffer's counters. None stands where a backend does not tell.
 
@@ -45,6 +73,7 @@ class BufferStats:
       replay_ratio: sampled / added; None while nothing was added.
       host: name of the machine that holds the data.
       windows: for each kind of window drawn so far, how many there are.
+      priority_age: how late feedback is (served tables that draw by priority); None elsewhere: there it is never late.
     """
 
     frames: int | None
@@ -62,6 +91,7 @@ class BufferStats:
     replay_ratio: float | None
     host: str
     windows: tuple[WindowCount, ...] = ()
+    priority_age: PriorityAge | None = None
 
     def windows_of(self, window: Window) -> WindowCount:
         """How many windows of this kind there are.
