@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
+from collections.abc import Sequence
 from typing import Any
 
 _NEEDED_REVERB = "0.14.0"
@@ -40,6 +42,55 @@ def load_pybind() -> Any:
     from reverb import pybind
 
     return pybind
+
+
+def load_grpc() -> Any:
+    """The `grpc` module, which TensorFlow asks for."""
+    return importlib.import_module("grpc")
+
+
+def load_descriptor() -> Any:
+    """The module that describes protocol buffers."""
+    return importlib.import_module("google.protobuf.descriptor_pb2")
+
+
+def make_messages(file: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Message classes of a protocol buffers file that imports Reverb's schema.
+
+    Args:
+      file: its `FileDescriptorProto`.
+      names: of its messages.
+    """
+    load_reverb()
+    pool = importlib.import_module("google.protobuf.descriptor_pool").DescriptorPool()
+    added: set[str] = set()
+
+    def add(found: Any) -> None:
+        """A file and those it imports, which may import the same ones."""
+        for needed in found.dependencies:
+            add(needed)
+        if found.name not in added:
+            added.add(found.name)
+            copied = load_descriptor().FileDescriptorProto()
+            found.CopyToProto(copied)
+            pool.Add(copied)
+
+    add(load_schema().DESCRIPTOR)
+    pool.Add(file)
+    factory = importlib.import_module("google.protobuf.message_factory")
+    return {name: factory.GetMessageClass(pool.FindMessageTypeByName(f"{file.package}.{name}")) for name in names}
+
+
+def load_schema() -> Any:
+    """The module of the messages that Reverb stores.
+
+    Raises:
+      ImportError: as `load_reverb`.
+    """
+    load_reverb()
+    from reverb.cc import schema_pb2
+
+    return schema_pb2
 
 
 def _explain(reverb: str | None, tensorflow: str | None) -> str:

@@ -1,0 +1,180 @@
+"""The tables beside a table that tell the greatest and the least of its priorities.
+
+They hold its items with the same priorities, without data. An item's key there is the id of its drawn frame: Reverb's
+own keys are other ones in each table, and are not told to who writes (`reverb_wire.py`).
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from .reverb_import import load_grpc
+from .reverb_link import FIRST_LINE_SECONDS, ServerLink, Watch
+from .reverb_wire import ItemStream, open_channel, top_priority
+
+_MAX_BATCH = 1024
+_MAX_WAITING = 8192
+_RETRY_SECONDS = 0.2
+_LOOK_SECONDS = 1.0
+# The least priority is that of an item that can be drawn: one of priority 0 stands at the end of its heap.
+_NEVER_DRAWN = sys.float_info.max
+
+
+class PriorityMirrors:
+    """Writes, updates and reads a table's mirrors; any number of threads may.
+
+    Items are sent by a thread, as many together as wait, and are there within a millisecond or so. As they are sent
+    before the table's own, a mirror has an item no later than its table has it, and it drops the oldest one when the
+    table does. An item of a writer that dies, or whose table's limiter makes it wait, is in the mirror and not (yet) in
+    the table; of such items there are at most those that may be pending at once.
+
+    Args:
+      link: the server.
+      greatest: the table whose sampler is MaxHeap, or None.
+      least: the table whose sampler is MinHeap, or None.
+    """
+
+    def __init__(self, link: ServerLink, greatest: str | None, least: str | None) -> None:
+        self._link = link
+        self._greatest, self._least = greatest, least
+        self._tables = [table for table in (greatest, least) if table is not None]
+        self._channel = open_channel(link.address)
+        self._changed = threading.Condition()
+        self._waiting: list[tuple[int, float]] = []
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def add(self, frame_id: int, priority: float) -> None:
+        """An item will be in the table.
+
+        Raises:
+          WaitTimeoutError: too many wait, and the server does not confirm them within the link's timeout.
+        """
+        with self._changed:
+            self._waiting.append((frame_id, priority))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._send, name="replayfeed-mirror", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+            is_full = len(self._waiting) > _MAX_WAITING
+        if is_full:
+            self._wait_for(_MAX_WAITING // 2)
+
+    def flush(self) -> None:
+        """Returns when the server has confirmed every item.
+
+        Raises:
+          WaitTimeoutError: it has not within the link's timeout.
+        """
+        self._wait_for(0)
+
+    def update(self, priorities: Mapping[int, float]) -> None:
+        """Sets the priorities of items by their frame ids; of those that are gone nothing is changed.
+
+        Raises:
+          WaitTimeoutError: the server does not answer within the link's timeout.
+        """
+        self.flush()
+        for table in self._tables:
+            updates = {key & ((1 << 64) - 1): self._held(table, priority) for key, priority in priorities.items()}
+            self._link.client.mutate_priorities(table, updates)
+
+    def greatest(self) -> float | None:
+        """The greatest priority in the table now; None where it is empty.
+
+        Raises:
+          WaitTimeoutError: the server does not answer within the link's timeout.
+        """
+        return None if self._greatest is None else self._top(self._greatest)
+
+    def least(self) -> float | None:
+        """The least priority above 0 in the table now; None where there is none.
+
+        Raises:
+          WaitTimeoutError: the server does not answer within the link's timeout.
+        """
+        priority = None if self._least is None else self._top(self._least)
+        return None if priority == _NEVER_DRAWN else priority
+
+    def reset(self) -> None:
+        """Empties the mirrors."""
+        self.flush()
+        for table in self._tables:
+            self._link.client.reset(table)
+
+    def close(self) -> None:
+        """Ends the thread and the connection; what is unconfirmed may be lost."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(_LOOK_SECONDS)
+        self._channel.close()
+
+    def _top(self, table: str) -> float | None:
+        self.flush()
+        watch = Watch(self._link)
+        while True:
+            try:
+                return top_priority(self._channel, table, max(0.1, min(2.0, watch.remaining())))
+            except load_grpc().RpcError:
+                watch.tell_or_raise(self._link.no_answer())
+                self._link.pause(_RETRY_SECONDS)
+
+    def _held(self, table: str, priority: float) -> float:
+        return _NEVER_DRAWN if table == self._least and priority == 0 else priority
+
+    def _wait_for(self, num: int) -> None:
+        """Returns when at most so many items wait."""
+        if not self._waiting:
+            return
+        watch = Watch(self._link)
+        with self._changed:
+            while len(self._waiting) > num:
+                self._changed.wait(min(watch.remaining(), FIRST_LINE_SECONDS, self._link.log_interval_s))
+                if len(self._waiting) > num:
+                    watch.tell_or_raise(
+                        f"table {self._link.table!r} at {self._link.address}: {len(self._waiting)} items are not "
+                        "confirmed by its mirrors; waiting"
+                    )
+
+    def _send(self) -> None:
+        """Runs until the buffer is closed."""
+        stream: ItemStream | None = None
+        while True:
+            with self._changed:
+                while not self._waiting and not self._is_ended():
+                    self._changed.wait(_LOOK_SECONDS)
+                if self._is_ended():
+                    break
+                sent = self._waiting[:_MAX_BATCH]
+            keys, given = zip(*sent, strict=True)
+            of_tables = [[self._held(table, priority) for priority in given] for table in self._tables]
+            try:
+                if stream is None:
+                    stream = ItemStream(self._channel, self._tables)
+                stream.insert(keys, of_tables)
+            except (load_grpc().RpcError, StopIteration, ValueError):
+                # The connection broke: the same items are sent over a new one. (A closed channel gives a ValueError.)
+                stream = None
+                if self._link.is_ended(_RETRY_SECONDS):
+                    break
+                continue
+            with self._changed:
+                del self._waiting[: len(sent)]
+                self._changed.notify_all()
+        if stream is not None:
+            stream.close()
+
+    def _is_ended(self) -> bool:
+        return self._closed or self._link.is_ended(0)
+
+
+def mirrors_of(link: ServerLink, table: Any) -> PriorityMirrors | None:
+    """The mirrors of a `ServedTable`; None where it has none."""
+    if table.max_mirror is None and table.min_mirror is None:
+        return None
+    return PriorityMirrors(link, table.max_mirror, table.min_mirror)
