@@ -28,7 +28,10 @@ _LARGEST_BLOCK, _SMALLEST_BLOCK = 1024, 16
 # A position that no stream reaches.
 _NEVER = 2**62
 
+_UNKNOWN = -1
+
 _NONE = np.zeros(0, np.int64)
+_FIRST = np.zeros(1, np.int64)
 
 
 class Kept(NamedTuple):
@@ -70,8 +73,8 @@ class ReservoirRule:
         self._rng = rng
         self._num_seen = 0
         self._block = _Block(_NONE, _NONE, 0.0)
-        # Positions before this one are kept up to the capacity, and then passed over.
-        self._next = 0
+        # The next position to keep once the reservoir is full, and its index in the block; unknown if it is past.
+        self._next, self._index = _UNKNOWN, 0
 
     @property
     def num_seen(self) -> int:
@@ -87,24 +90,24 @@ class ReservoirRule:
         if seen < self._capacity:
             num = min(num, self._capacity - seen, most)
             return Kept(num, np.arange(num), np.arange(seen, seen + num))
-        if self._next <= seen:
+        if self._next < seen:
             self._find_next()
         if self._next >= seen + num:
             return Kept(num, _NONE, _NONE)
-        positions = self._block.positions
-        first = int(np.searchsorted(positions, seen))
-        last = int(np.searchsorted(positions, seen + num))
+        positions, first = self._block.positions, self._index
+        if num == 1:
+            return Kept(1, _FIRST, self._block.rows[first : first + 1])
+        last = int(positions.searchsorted(seen + num))
         # What comes after the block, or after the most that may be kept, is not known yet.
         if last - first > most or last == len(positions):
             last = min(last, first + most)
             num = int(positions[last - 1]) + 1 - seen
         offsets, rows = positions[first:last] - seen, self._block.rows[first:last]
-        if len(rows) > 1:
+        if len(rows) > 1 and len(set(rows.tolist())) < len(rows):
             # Of several that go to one row only the last is there afterwards.
             _, index = np.unique(rows[::-1], return_index=True)
-            if len(index) < len(rows):
-                index = np.sort(len(rows) - 1 - index)
-                offsets, rows = offsets[index], rows[index]
+            index = np.sort(len(rows) - 1 - index)
+            offsets, rows = offsets[index], rows[index]
         return Kept(num, offsets, rows)
 
     def advance_to(self, num_seen: int) -> None:
@@ -115,7 +118,7 @@ class ReservoirRule:
         """A new stream begins; the random numbers go on."""
         self._num_seen = 0
         self._block = _Block(_NONE, _NONE, 0.0)
-        self._next = 0
+        self._next = _UNKNOWN
 
     def state(self) -> dict[str, Any]:
         """All that decides about items to come, in plain numbers, strings and lists."""
@@ -133,14 +136,15 @@ class ReservoirRule:
         positions, rows = (np.array(state[name], np.int64) for name in ("positions", "rows"))
         self._block = _Block(positions, rows, float(state["exponent"]))
         self._num_seen = int(state["num_seen"])
-        self._next = 0
+        self._next = _UNKNOWN
 
     def _find_next(self) -> None:
         """Sets `_next` to the first position to keep that is not past."""
-        index = int(np.searchsorted(self._block.positions, self._num_seen))
+        index = int(self._block.positions.searchsorted(self._num_seen))
         if index == len(self._block.positions):
             self._block = self._draw_block()
             index = 0
+        self._index = index
         self._next = int(self._block.positions[index])
 
     def _draw_block(self) -> _Block:

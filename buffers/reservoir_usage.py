@@ -57,6 +57,10 @@ class ReservoirUsage:
     def count_replaced(self, rows: Array) -> None:
         """Called before these rows, which hold items, are written anew."""
         self.replaced += len(rows)
+        if len(rows) == 1:
+            self.replaced_unsampled += 1 - int(self._marks[rows[0]])
+            self._marks[rows[0]] = 0
+            return
         self.replaced_unsampled += len(rows) - int(np.count_nonzero(self._marks[rows]))
         self._marks[rows] = 0
 
