@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from .base import WaitTimeoutError
 from .reverb_import import load_reverb
+from .reverb_limits import limiter_state
 
 _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -84,7 +85,8 @@ class ServerLink:
             info = self.ask(1.0)[self.table]
         except (RuntimeError, load_reverb().DeadlineExceededError):
             return self.no_answer()
-        return missing_for_a_sample(info)
+        why = limiter_state(info).why_no_sample()
+        return None if why is None else f"{why}; waiting"
 
     def ask(self, seconds: float = 2.0) -> dict[str, Any]:
         """`tables`, in one attempt of at most 2 s.
@@ -201,22 +203,6 @@ class Watch:
             self._next_line = now + self._interval_s
         if now - self._start >= self._timeout_s:
             raise WaitTimeoutError(f"{what}; gave up after {self._timeout_s:g} s{more}.")
-
-
-def missing_for_a_sample(info: Any) -> str | None:
-    """Why a table with this `TableInfo` cannot be sampled, with the numbers; None when it can be.
-
-    This is what Reverb's rate limiter computes; `rate_limiters.py` there explains it.
-    """
-    limiter = info.rate_limiter_info
-    if info.current_size < limiter.min_size_to_sample:
-        return f"table {info.name!r}: {info.current_size} of {limiter.min_size_to_sample} items; waiting"
-    inserted, sampled = limiter.insert_stats.completed, limiter.sample_stats.completed
-    left = inserted * limiter.samples_per_insert - sampled - limiter.min_diff
-    if left < 1:
-        needed = max(1, int(-(-(1 - left) // max(limiter.samples_per_insert, 1e-9))))
-        return f"table {info.name!r}: ratio used up, needs {needed} more insert{'s' if needed > 1 else ''}; waiting"
-    return None
 
 
 def _start_worker(idle: list[_Calls]) -> _Calls:

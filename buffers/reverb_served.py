@@ -26,6 +26,7 @@ from .reverb_scan import ScannedFrames, TableScanner
 from .reverb_source import ItemDrawer, TableSource
 from .reverb_streams import StreamWriter
 from .reverb_table import ServedTable
+from .reverb_targets import ItemTarget
 from .reverb_wait import WaitStage
 from .reverb_writer import ItemWriter, default_chunk_length
 from .server import ReplayServer
@@ -84,7 +85,8 @@ class ServedBuffer(ReplayBuffer):
         self._adds = Adds(spec, checker, self._batch_size, self._streams)
         self._read_timeout_s = link.timeout_s if rate_limiter_timeout_ms == AUTO else rate_limiter_timeout_ms / 1000
         self._source = TableSource(link, table.layout, table.item_length, knobs)
-        self._stage = WaitStage(link, self._streams.flush, self._read_timeout_s, self._streams.explain_no_item)
+        streams = self._streams
+        self._stage = WaitStage(link, streams.flush_for_a_read, self._read_timeout_s, streams.explain_no_item)
         self._guard = ServerGuard(link, self._read_timeout_s)
         self._scanner: TableScanner | None = None
         if table.scan_table is not None:
@@ -271,7 +273,8 @@ class ServedBuffer(ReplayBuffer):
             return
         self._closed = True
         try:
-            self._streams.close()
+            # Nobody draws from a server that stops.
+            self._streams.close(to_the_end=self._owned_server is None)
         finally:
             self._end_waits()
             self._guard.close()
@@ -286,13 +289,13 @@ class ServedBuffer(ReplayBuffer):
         def make_writer() -> ItemWriter:
             if table.kind is None:
                 raise ValueError("add_batch needs sequence_length: it says how long the items are that are written.")
+            target = ItemTarget(table.name, table.kind, table.capacity, table.scan_table)
             return ItemWriter(
                 link,
-                table.scan_table,
+                [target],
                 batch_size=batch_size,
-                layout=table.layout,
-                kind=table.kind,
-                capacity=table.capacity,
+                num_columns=table.layout.num_columns,
+                padding=table.layout.padding if isinstance(table.layout, PackedLayout) else None,
                 chunk_length=max_chunk_length or default_chunk_length(table.layout, table.item_length),
                 max_pending_items=max_pending_items,
             )

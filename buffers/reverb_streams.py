@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from .episode_ends import EpisodeMarks, EpisodeRule
 from .nests import Array
 from .priorities import check_priorities
-from .reverb_layout import NO_ID, Layout
+from .reverb_layout import NO_ID
+from .reverb_targets import TableItems
 from .reverb_writer import ItemWriter
+
+
+class ColumnLayout(Protocol):
+    """How frames become columns; a `Layout`, or that of several tables."""
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether columns hold the frames' ids."""
+
+    def pack(self, leaves: Sequence[Array], ids: Array, is_final: Array | None) -> list[Array]:
+        """Columns `[N, ...]` for leaves `[N, ...]`, ids `[N]` and flags `[N]`."""
 
 
 class StreamWriter:
@@ -25,31 +37,59 @@ class StreamWriter:
       rule: tells where episodes begin and end.
       layout: how frames lie in columns.
       batch_size: `B`.
-      make_writer: connects to the table; called at the first write.
+      make_writer: connects to the tables; called at the first write.
+      priorities_refused: why the tables take no priorities from outside, by their order; empty texts where they do.
     """
 
     def __init__(
         self,
         rule: EpisodeRule,
-        layout: Layout,
+        layout: ColumnLayout,
         batch_size: int,
         make_writer: Callable[[], ItemWriter],
+        priorities_refused: Sequence[str] = ("",),
     ) -> None:
         self._rule = rule
         self._layout = layout
         self._batch_size = batch_size
         self._make_writer = make_writer
+        self._priorities_refused = tuple(priorities_refused)
         self._writer: ItemWriter | None = None
         self._lock = threading.RLock()
         self._closed = False
+        # Whose connection is used, and for which of its tables: this one's own, unless a group writes.
+        self._owner = self
+        self._index = 0
+        self._group = ""
+
+    def write_through(self, owner: StreamWriter, index: int, group: str) -> None:
+        """From now on a group writes: this is the part of it that a reader of one table sees.
+
+        Args:
+          owner: the group's.
+          index: of this table among the group's.
+          group: what to call it in messages.
+
+        Raises:
+          ValueError: this one has written by itself, or is closed.
+        """
+        with self._lock:
+            if self._writer is not None or self._closed:
+                raise ValueError("a buffer that has written by itself, or is closed, cannot be part of a group.")
+            self._owner, self._index, self._group = owner, index, group
 
     @property
     def has_written(self) -> bool:
         """Whether anything was written."""
-        return self._writer is not None
+        return self._owner._writer is not None
 
     def end_stream(self, b: int | None) -> None:
-        """No item goes past the newest frame of stream `b` (None: of any)."""
+        """No item goes past the newest frame of stream `b` (None: of any).
+
+        Raises:
+          ValueError: a group writes.
+        """
+        self._check_own("end_stream")
         with self._lock:
             self._rule.forget_loose_flags()
             if self._writer is not None:
@@ -58,29 +98,57 @@ class StreamWriter:
 
     def flush(self) -> None:
         """Returns when the server has confirmed all that was added."""
-        with self._lock:
-            if self._writer is not None:
-                self._writer.flush()
+        with self._owner._lock:
+            if self._owner._writer is not None:
+                self._owner._writer.flush()
+
+    def flush_for_a_read(self) -> int:
+        """As `flush`, but does not wait for what a limiter holds back until somebody draws.
+
+        Returns:
+          Items of this table that are held back. (Where a group writes, 0: it cannot tell whose they are.)
+        """
+        with self._owner._lock:
+            writer = self._owner._writer
+            num_waiting = 0 if writer is None else writer.flush_for_a_read()
+            return num_waiting if self._owner is self and self._is_alone else 0
 
     def flushed_next_ids(self) -> Array | None:
-        """Flushes; ids int64 `[B]` above all those given out so far, or None where there are none."""
-        with self._lock:
-            self.flush()
-            return None if self._writer is None else self._writer.next_ids
+        """`flush_for_a_read`; ids int64 `[B]` above all those given out so far, or None where there are none."""
+        with self._owner._lock:
+            self.flush_for_a_read()
+            writer = self._owner._writer
+            return None if writer is None else writer.next_ids
 
     def restart(self, empty_the_table: Callable[[], None]) -> None:
-        """Calls `empty_the_table` while nothing is written, pending, or half an item."""
-        with self._lock:
-            self.end_stream(None)  # which may make items
-            self.flush()
-            empty_the_table()
-            if self._writer is not None:
-                self._writer.forget_items()
+        """Calls `empty_the_table` while nothing is written, pending, or half an item.
 
-    def close(self) -> None:
+        Streams go on with a new episode; where a group writes, in this table alone.
+        """
+        with self._owner._lock:
+            writer = self._owner._writer
+            parts = [] if writer is None else [writer.items[self._index]] if self._group else list(writer.items)
+            for items in parts:
+                for b in range(self._batch_size):
+                    items.forget_episode(b)
+            if writer is not None and not self._group:
+                self.end_stream(None)
+            while True:
+                num_held_back = 0 if writer is None else writer.flush_for_a_read()
+                empty_the_table()  # which lets in what its limiter held back
+                if not num_held_back:
+                    break
+            for items in parts:
+                items.forget_items()
+
+    def close(self, *, to_the_end: bool = True) -> None:
         """Ends the streams, flushes, ends the connection and refuses further writes.
 
-        What an unfinished episode's last frames make is written: nobody could go on with it.
+        What an unfinished episode's last frames make is written: nobody could go on with it. Where a group writes
+        nothing ends.
+
+        Args:
+          to_the_end: also wait for what a limiter holds back; without, it is lost.
         """
         with self._lock:
             if self._closed:
@@ -92,52 +160,84 @@ class StreamWriter:
                     if writer.has_open_tails:
                         for b in range(self._batch_size):
                             writer.end_stream(b)
-                    writer.flush()
+                    if to_the_end:
+                        writer.flush()
+                    else:
+                        writer.flush_for_a_read()
                 finally:
                     writer.close()
 
     @property
     def num_dropped_short(self) -> int:
         """Frames of ended episodes of these streams that start no window because the episode was too short."""
-        return 0 if self._writer is None else self._writer.num_dropped_short
+        items = self._items
+        return 0 if items is None else items.num_dropped_short
 
     @property
     def num_over_long(self) -> int:
         """Episodes that were left out, or cuts that were made, because of `max_episode_length`."""
-        return 0 if self._writer is None else self._writer.num_over_long
+        items = self._items
+        return 0 if items is None else items.num_over_long
 
     @property
     def num_item_frames(self) -> int:
         """Frames of the episodes of these streams that became items."""
-        return 0 if self._writer is None else self._writer.num_item_frames
+        items = self._items
+        return 0 if items is None else items.num_item_frames
 
     def num_frames_of_newest(self, num_items: int, num_inserted: int) -> int | None:
         """Frames of the newest `num_items` episodes; None unless all that was inserted came from here."""
-        with self._lock:
-            writer = self._writer
-            if writer is None or writer.num_items != num_inserted:
+        with self._owner._lock:
+            items = self._items
+            if items is None or items.num_items != num_inserted:
                 return 0 if num_inserted == 0 else None
-            lengths = list(writer.newest_lengths)
+            lengths = list(items.newest_lengths)
         return sum(lengths[len(lengths) - num_items :])
 
     def explain_no_item(self) -> str:
         """Why these streams gave no item, with the numbers; empty where that is not the reason."""
-        return "" if self._writer is None else self._writer.explain_no_item()
+        items = self._items
+        return "" if items is None else items.explain_no_item()
+
+    @property
+    def _items(self) -> TableItems | None:
+        writer = self._owner._writer
+        return None if writer is None else writer.items[self._index]
+
+    @property
+    def _is_alone(self) -> bool:
+        return len(self._priorities_refused) == 1
+
+    def _check_own(self, call: str) -> None:
+        if self._group:
+            raise ValueError(f"{call}: this table is written through {self._group}: call {call} there.")
 
     def add_step(self, leaves: list[Array], end_of_episode: Any, priorities: Any) -> Array:
+        """One frame a stream, leaves `[B, ...]`; ids int64 `[B]`.
+
+        Args:
+          leaves: of the spec, checked.
+          end_of_episode: bool `[B]`, or None.
+          priorities: `[B]` for every table that takes them, a dict of them by the table's index, or None.
+
+        Raises:
+          ValueError: marks or priorities do not fit, or an episode would be too long. Nothing is written.
+          WaitTimeoutError: too much is pending; the frame is written all the same.
+        """
+        self._check_own("add_batch")
         marks = self._rule.marks(leaves, end_of_episode)
-        if priorities is not None:
-            priorities = check_priorities(priorities, None, (self._batch_size,))
+        checked = self._check_priorities(priorities, (self._batch_size,))
         with self._lock:
             writer = self._open_writer()
             begins, ends = (None if flags is None else flags[:, None] for flags in marks[:2])
             writer.check_room(begins, ends, 1)
-            return self._write(writer, leaves, marks, priorities)
+            return self._write(writer, leaves, marks, checked)
 
     def add_steps(self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any) -> Array:
+        """`T` frames a stream, leaves `[B, T, ...]`; ids int64 `[B, T]`. As `add_step`, in every other respect."""
+        self._check_own("add_sequence")
         shape = (self._batch_size, num_steps)
-        if priorities is not None:
-            priorities = check_priorities(priorities, None, shape)
+        checked = self._check_priorities(priorities, shape)
         if num_steps == 0:
             return np.zeros(shape, np.int64)
         marks = self._rule.marks(leaves, end_of_episode)
@@ -147,9 +247,27 @@ class StreamWriter:
             writer.check_room(marks.begins, marks.ends, num_steps)
             for t in range(num_steps):
                 step = EpisodeMarks(*(None if flags is None else flags[:, t] for flags in marks))
-                now = None if priorities is None else priorities[:, t]
+                now = [None if given is None else given[:, t] for given in checked]
                 ids[:, t] = self._write(writer, [leaf[:, t] for leaf in leaves], step, now)
         return ids
+
+    def _check_priorities(self, priorities: Any, shape: tuple[int, ...]) -> list[Array | None]:
+        """For each table its priorities, or None."""
+        refused = self._priorities_refused
+        if priorities is None:
+            return [None] * len(refused)
+        if isinstance(priorities, Mapping):
+            for index in priorities:
+                if refused[index]:
+                    raise ValueError(refused[index])
+            return [
+                check_priorities(priorities[index], None, shape) if index in priorities else None
+                for index in range(len(refused))
+            ]
+        if all(refused):
+            raise ValueError(refused[0])
+        given = check_priorities(priorities, None, shape)
+        return [None if why else given for why in refused]
 
     def _open_writer(self) -> ItemWriter:
         if self._closed:
@@ -159,7 +277,7 @@ class StreamWriter:
         return self._writer
 
     def _write(
-        self, writer: ItemWriter, leaves: Sequence[Array], marks: EpisodeMarks, priorities: Array | None
+        self, writer: ItemWriter, leaves: Sequence[Array], marks: EpisodeMarks, priorities: Sequence[Array | None]
     ) -> Array:
         ids = writer.claim_ids(marks)
         writer.write(self._layout.pack(leaves, ids, marks.final), marks, priorities)

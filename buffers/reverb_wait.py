@@ -30,7 +30,7 @@ class WaitStage:
     """
 
     def __init__(
-        self, link: ServerLink, flush: Callable[[], None], timeout_s: float, explain: Callable[[], str]
+        self, link: ServerLink, flush: Callable[[], object], timeout_s: float, explain: Callable[[], str]
     ) -> None:
         self._link = link
         self._flush = flush

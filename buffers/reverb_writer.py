@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from .base import WaitTimeoutError
 from .episode_ends import EpisodeMarks
 from .nests import Array
 from .reverb_import import load_pybind, load_reverb
+from .reverb_items import WholeEpisodes
 from .reverb_layout import Layout
 from .reverb_limits import limiter_state
 from .reverb_link import FIRST_LINE_SECONDS, ServerLink, Watch
@@ -31,24 +32,12 @@ def stream_of(ids: Array) -> Array:
     return ids >> _COUNT_BITS
 
 
-class Columns(Protocol):
-    """What a writer must know of columns."""
-
-    @property
-    def num_columns(self) -> int:
-        """Columns of a frame."""
-
-    @property
-    def padding(self) -> list[Array]:
-        """A frame of padding."""
-
-
 class ItemWriter:
     """Writes `B` streams, each frame once, and creates the items that they make in one table or several.
 
     All streams go through one writer of Reverb's, with a set of columns each: one call appends a
-    step of all streams, and the items arrive in all tables in the same order, so that a table, its mirrors and its
-    scan table evict the same ones. (Where a table's limiter holds its items back the others go ahead, by at most
+    step of all streams, and the items arrive in all tables in the same order, so that a table and its scan
+    table evict the same ones. (Where a table's limiter holds its items back the others go ahead, by at most
     `max_pending_items`.)
 
     Ids of one stream count up by one inside an episode and skip a number where an episode is cut:
@@ -60,7 +49,8 @@ class ItemWriter:
       link: the server.
       targets: the tables.
       batch_size: `B`.
-      columns: of a frame.
+      num_columns: of a frame.
+      padding: columns `[bytes]` of a frame of padding; None where no table has any.
       chunk_length: frames that Reverb compresses together.
       max_pending_items: items that may wait for the server; then `write` waits until half of them are confirmed.
     """
@@ -71,27 +61,33 @@ class ItemWriter:
         targets: Sequence[ItemTarget],
         *,
         batch_size: int,
-        columns: Columns,
+        num_columns: int,
+        padding: list[Array] | None,
         chunk_length: int,
         max_pending_items: int,
     ) -> None:
         pybind = load_pybind()
         self._link = link
-        self._num_columns = columns.num_columns
+        self._num_columns = num_columns
         self._batch_size = batch_size
+        # Reverb wants to know of each column whether it loses its time axis.
         self._squeezed = {n: [False] * n for n in range(1, self._num_columns + 1)}
         self._max_pending = max_pending_items
         self._unconfirmed = 0
         self._has_frames = [False] * batch_size
-        self.items = tuple(TableItems(target, self._num_columns, batch_size, self._create) for target in targets)
+        self._next_ids = np.zeros(batch_size, np.int64)
+        self.items = tuple(TableItems(target, num_columns, self._next_ids, self._create) for target in targets)
         num_kept = max(items.num_kept for items in self.items)
+        self._episodes = tuple(items for items in self.items if isinstance(items.target.kind, WholeEpisodes))
         options = pybind.ConstantChunkerOptions(
             max_chunk_length=chunk_length, num_keep_alive_refs=max(chunk_length, num_kept)
         )
         self._client = pybind.Client(link.address)
         self._writer: Any = self._client.NewTrajectoryWriter(options, False)
-        self._write_padding(pybind, columns, max(target.num_padding for target in targets))
-        self._next_ids = np.zeros(batch_size, np.int64)
+        num_padding = max(target.num_padding for target in targets)
+        if num_padding:
+            assert padding is not None  # plain tables hold none
+            self._write_padding(pybind, padding, num_padding)
         self._draw_stream_ids()
 
     @property
@@ -123,7 +119,7 @@ class ItemWriter:
         if marks.begins is not None:
             for b in np.nonzero(marks.begins)[0]:
                 self.end_stream(int(b))
-        for items in self.items:
+        for items in self._episodes:
             for b in range(self._batch_size):
                 if items.make_room(b):
                     self._skip_id(b)
@@ -205,19 +201,17 @@ class ItemWriter:
         self._writer.CreateItem(table, priority, refs, self._squeezed[len(refs)])
         self._unconfirmed += 1
 
-    def _write_padding(self, pybind: Any, columns: Columns, num_frames: int) -> None:
+    def _write_padding(self, pybind: Any, padding: list[Array], num_frames: int) -> None:
         """Writes frames of padding, in columns behind those of the streams, and keeps references to them.
 
         An item may use one frame only once, as Reverb joins what lies side by side in a chunk.
         """
-        if num_frames == 0:
-            return
         num_before = self._batch_size * self._num_columns
         options = pybind.ConstantChunkerOptions(max_chunk_length=num_frames, num_keep_alive_refs=num_frames)
         for column in range(num_before, num_before + self._num_columns):
             self._writer.ConfigureChunker(column, options)
         for _ in range(num_frames):
-            refs = self._writer.Append([None] * num_before + columns.padding)[num_before:]
+            refs = self._writer.Append([None] * num_before + padding)[num_before:]
             for items in self.items:
                 items.take_padding(refs)
 
