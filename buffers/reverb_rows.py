@@ -28,6 +28,7 @@ class RowDrawer:
         self._removes = removes
         self._kept: list[Any] = []
         self._kept_lock = threading.Lock()
+        stage.count_kept_by(self._num_kept)
 
     def watch(self) -> Watch:
         """A new wait for the table."""
@@ -57,6 +58,10 @@ class RowDrawer:
                     self._kept += drawn
                 raise WaitTimeoutError(f"{error} {num - missing} of {num} rows are kept for the next call.") from error
         return drawn
+
+    def _num_kept(self) -> int:
+        with self._kept_lock:
+            return sum(map(num_rows, self._kept))
 
     def _take_kept(self, num: int) -> list[Any]:
         """Up to `num` rows that an earlier call drew, and so removed from the table, before its time was up."""

@@ -102,15 +102,18 @@ class StreamWriter:
             if self._owner._writer is not None:
                 self._owner._writer.flush()
 
-    def flush_for_a_read(self) -> int:
+    def flush_for_a_read(self, timeout_s: float | None = None) -> int:
         """As `flush`, but does not wait for what a limiter holds back until somebody draws.
+
+        Args:
+          timeout_s: instead of the link's.
 
         Returns:
           Items of this table that are held back. (Where a group writes, 0: it cannot tell whose they are.)
         """
         with self._owner._lock:
             writer = self._owner._writer
-            num_waiting = 0 if writer is None else writer.flush_for_a_read()
+            num_waiting = 0 if writer is None else writer.flush_for_a_read(timeout_s)
             return num_waiting if self._owner is self and self._is_alone else 0
 
     def flushed_next_ids(self) -> Array | None:

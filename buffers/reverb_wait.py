@@ -36,6 +36,16 @@ class WaitStage:
         self._flush = flush
         self._timeout_s = timeout_s
         self._explain = explain
+        self._count_kept: Callable[[], int] = _nothing
+
+    @property
+    def num_kept(self) -> int:
+        """Rows that an earlier draw took from the table and that the next one delivers."""
+        return self._count_kept()
+
+    def count_kept_by(self, count: Callable[[], int]) -> None:
+        """Says who keeps rows."""
+        self._count_kept = count
 
     def watch(self) -> Watch:
         """A new wait for the table."""
@@ -100,3 +110,7 @@ class WaitStage:
                 ready = self.tell_or_raise(watch)
             began, line = watch.state()
             return np.float64(_NOT_WAITING if ready else began), np.float64(line), np.bool_(ready)
+
+
+def _nothing() -> int:
+    return 0

@@ -178,8 +178,11 @@ class ItemWriter:
         if self._unconfirmed:
             self._confirm(0)
 
-    def flush_for_a_read(self) -> int:
+    def flush_for_a_read(self, timeout_s: float | None = None) -> int:
         """As `flush`, but returns as well when a limiter holds items back: samples are what they wait for.
+
+        Args:
+          timeout_s: instead of the link's.
 
         Returns:
           Items that are held back.
@@ -188,7 +191,7 @@ class ItemWriter:
           WaitTimeoutError: as `flush`.
         """
         if self._unconfirmed:
-            self._confirm(0, is_read=True)
+            self._confirm(0, is_read=True, timeout_s=timeout_s)
         return self._unconfirmed
 
     def close(self) -> None:
@@ -220,8 +223,8 @@ class ItemWriter:
         if int(self._next_ids[b]) & ((1 << _COUNT_BITS) - 1) > 1 << (_COUNT_BITS - 1):
             self._draw_stream_ids(b)
 
-    def _confirm(self, num_may_wait: int, *, is_read: bool = False) -> None:
-        watch = Watch(self._link)
+    def _confirm(self, num_may_wait: int, *, is_read: bool = False, timeout_s: float | None = None) -> None:
+        watch = Watch(self._link, timeout_s)
         while True:
             least = _LOOK_SECONDS if is_read else FIRST_LINE_SECONDS
             if self._flush_within(num_may_wait, min(watch.remaining(), least, self._link.log_interval_s)):
