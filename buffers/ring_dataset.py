@@ -28,6 +28,8 @@ _LARGE_BATCH_BYTES = 2**20
 _PREFETCHED_LARGE = 4
 
 Pack = Callable[[Sequence[tf.Tensor]], Nest]
+# Of what was drawn, and its probabilities float32 `[batches, B]`, the weights, of the same shape.
+Weigh = Callable[[Any, tf.Tensor], tf.Tensor]
 
 
 class GraphSampler(Protocol):
@@ -55,6 +57,7 @@ def random_dataset(
     counter: SampleCounter,
     *,
     num_parallel_calls: int | None,
+    weigh: Weigh | None = None,
 ) -> tf.data.Dataset:
     """Endless draws with replacement; each iterator draws anew, and equal seeds repeat.
 
@@ -65,6 +68,7 @@ def random_dataset(
       seed: of this dataset; None for one that differs in each process.
       counter: counts what is drawn.
       num_parallel_calls: of the map that draws; elements keep their order.
+      weigh: gives the weights; None: they are 1.
     """
     batch = sample_batch_size or 1
     sample_bytes = sampler.sample_bytes
@@ -79,7 +83,11 @@ def random_dataset(
         if num_parallel_calls is None:
             with tf.control_dependencies([counter.count(sampler.positions_in_graph(drawn.keys))]):
                 drawn = drawn._replace(keys=tf.identity(drawn.keys))
-        items, info = pack(drawn.leaves), sample_info(drawn, sampler.chances_in_graph(drawn))
+        chances = sampler.chances_in_graph(drawn)
+        weights = None
+        if weigh is not None:
+            weights = tf.reshape(weigh(drawn, tf.reshape(chances, [num_calls, batch])), [num_calls * batch])
+        items, info = pack(drawn.leaves), sample_info(drawn, chances, weights)
         if not sample_batch_size:
             return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), (items, info))
         if num_calls == 1:
@@ -116,14 +124,15 @@ def counted(sampler: GraphSampler, counter: SampleCounter, info: BufferInfo) -> 
     """`info`, counted: in a map of one call at a time, because the counter is not atomic."""
     positions = sampler.positions_in_graph(tf.reshape(info.keys, [-1]))
     with tf.control_dependencies([counter.count(positions)]):
-        # Made anew, because tf.data drops a map whose results are its arguments.
-        return info._replace(weights=tf.ones_like(info.weights))
+        # Made anew (and the same), because tf.data drops a map whose results are its arguments.
+        return info._replace(weights=tf.cast(tf.cast(info.weights, tf.float64), tf.float32))
 
 
-def sample_info(drawn: Any, probabilities: tf.Tensor) -> BufferInfo:
-    """`BufferInfo` in a graph for samples drawn with these probabilities, float32 `[n]`."""
+def sample_info(drawn: Any, probabilities: tf.Tensor, weights: tf.Tensor | None = None) -> BufferInfo:
+    """`BufferInfo` in a graph for samples drawn with these probabilities, float32 `[n]`; weights are 1 without."""
+    weights = tf.ones_like(probabilities) if weights is None else weights
     mask = tf.ones_like(drawn.ids, tf.bool) if drawn.mask is None else drawn.mask
-    return BufferInfo(drawn.ids, probabilities, drawn.keys, tf.ones_like(probabilities), mask)
+    return BufferInfo(drawn.ids, probabilities, drawn.keys, weights, mask)
 
 
 def with_live_options(dataset: tf.data.Dataset) -> tf.data.Dataset:

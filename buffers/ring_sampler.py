@@ -1,4 +1,4 @@
-"""Draws windows from a ring, uniformly over the eligible ones, while a writer writes.
+"""Draws windows from a ring while a writer writes.
 
 Both here and in a graph: draw where windows start (`ring_starts.py`), gather, then look at `reserved`
 and draw again what the writer may have touched meanwhile (`ring.py` says why that is enough).
@@ -7,16 +7,15 @@ and draw again what the writer may have touched meanwhile (`ring.py` says why th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from .base import EmptyBufferError
 from .nests import Array
 from .ring import FrameRing
-from .ring_starts import ROUND_SEED, Extents, WindowStarts, uncompiled
+from .ring_starts import ROUND_SEED, Extents, Starts, WindowStarts, uncompiled
 from .storage import FrameStorage
 from .windows import Window
 
@@ -35,6 +34,8 @@ class Drawn(NamedTuple):
       mask: bool, the shape of `ids`, False on padding; None where nothing is padding.
       leaves: `[n, length, ...]` (`[n, ...]`).
       num_eligible: how many windows were eligible.
+      chances: of each draw, float64 `[n]` (float32 in a graph); None where all have the same.
+      least_chance: that of the least probable window, `[]`, where weights need it.
     """
 
     keys: Array
@@ -42,19 +43,19 @@ class Drawn(NamedTuple):
     mask: Array | None
     leaves: list[Array]
     num_eligible: int
+    chances: Array | None = None
+    least_chance: Any = None
 
 
 class RingSampler:
-    """Uniform draws of windows of one kind.
+    """Draws of windows of one kind.
 
     Args:
       ring: what is held.
       storage: the frames themselves.
       window: the kind of window; None for single frames, drawn as windows of one.
       writer_lock: what a writer holds while it writes.
-      explain_nothing: raises the error for a buffer in which nothing, or too little, is eligible.
-      min_size: frames that must be held before anything is drawn.
-      final_observations: whether some frames may be final observations, which start no window.
+      starts: draws where the windows start.
     """
 
     def __init__(
@@ -63,24 +64,14 @@ class RingSampler:
         storage: FrameStorage,
         window: Window | None,
         writer_lock: threading.Lock,
-        explain_nothing: Callable[[Window], EmptyBufferError],
-        *,
-        min_size: int = 1,
-        final_observations: bool = True,
+        starts: WindowStarts,
     ) -> None:
         self._ring = ring
         self._storage = storage
         self._stacked = window is not None
         self._window = window or Window(1)
         self._writer_lock = writer_lock
-        self._starts = WindowStarts(
-            ring,
-            self._window,
-            writer_lock,
-            explain_nothing,
-            min_size=min_size,
-            final_observations=final_observations,
-        )
+        self._starts = starts
         # Steps of a window's frames relative to the drawn one.
         self._steps = np.arange(-self._window.burn_in, self._window.num_steps)
         self._offsets = self._steps * ring.batch_size if self._stacked else np.int64(0)
@@ -95,27 +86,31 @@ class RingSampler:
         return self._starts.count()
 
     def draw(self, rng: np.random.Generator, num: int) -> Drawn:
-        """Draws `num` windows with replacement, each eligible one with the same chance.
+        """Draws `num` windows with replacement.
 
         Raises:
           EmptyBufferError: fewer than `min_size` frames are held, or no window is eligible.
         """
-        keys, num_eligible = self._starts.draw(rng, num)
+        starts = self._starts.draw(rng, num)
+        keys, chances = starts.keys, starts.chances
         ids, mask, leaves = self._read(keys)
         for _ in range(_ROUNDS_BEFORE_LOCK):
             stale = self._stale(keys, mask)
             if stale is None:
-                return Drawn(keys, ids, mask, leaves, num_eligible)
-            keys[stale], num_eligible = self._starts.draw(rng, len(stale))
-            fresh_ids, fresh_mask, fresh_leaves = self._read(keys[stale])
+                return Drawn(keys, ids, mask, leaves, starts.num_eligible, chances, starts.least_chance)
+            starts = self._starts.draw(rng, len(stale))
+            keys[stale] = starts.keys
+            if chances is not None:
+                chances[stale] = starts.chances
+            fresh_ids, fresh_mask, fresh_leaves = self._read(starts.keys)
             ids[stale] = fresh_ids
             if mask is not None:
                 mask[stale] = fresh_mask
             for leaf, fresh in zip(leaves, fresh_leaves, strict=True):
                 leaf[stale] = fresh
         with self._writer_lock:
-            keys, num_eligible = self._starts.draw(rng, num, lock_held=True)
-            return Drawn(keys, *self._read(keys), num_eligible)
+            starts = self._starts.draw(rng, num, lock_held=True)
+            return Drawn(starts.keys, *self._read(starts.keys), *starts[1:])
 
     def gather(self, keys: Array) -> list[Array]:
         """Leaves of the windows drawn at `keys`; the caller keeps writers away."""
@@ -128,31 +123,34 @@ class RingSampler:
         XLA would merge the reads and deliver torn rows. Its clustering is kept out of each of them
         (`uncompiled`); an explicit `jit_compile=True` fails on the callback that raises the error.
         """
-        keys, num_eligible = self._starts.draw_in_graph(num, seed)
-        extents, records = self._read_in_graph(keys)
-        stale = self._stale_in_graph(keys, extents, records)
+        starts = self._starts.draw_in_graph(num, seed)
+        extents, records = self._read_in_graph(starts.keys)
+        stale = self._stale_in_graph(starts.keys, extents, records)
 
         def again(
             round_number: tf.Tensor, stale: tf.Tensor, state: Sequence[tf.Tensor]
         ) -> tuple[tf.Tensor, tf.Tensor, Sequence[tf.Tensor]]:
-            fresh_keys, _ = self._starts.draw_in_graph(num, seed + tf.stack([round_number, 0]))
-            fresh_extents, fresh = self._read_in_graph(fresh_keys)
-            fresh_stale = self._stale_in_graph(fresh_keys, fresh_extents, fresh)
-            fresh_state = _join(fresh_keys, fresh_extents, fresh)
+            fresh = self._starts.draw_in_graph(num, seed + tf.stack([round_number, 0]))
+            fresh_extents, fresh_records = self._read_in_graph(fresh.keys)
+            fresh_stale = self._stale_in_graph(fresh.keys, fresh_extents, fresh_records)
+            fresh_state = _join(fresh, fresh_extents, fresh_records)
             merged = tuple(_where_rows(stale, new, old) for new, old in zip(fresh_state, state, strict=True))
             return round_number + ROUND_SEED, stale & fresh_stale, merged
 
         _, _, state = tf.while_loop(
             lambda round_number, stale, state: tf.reduce_any(stale),
             again,
-            (tf.constant(ROUND_SEED, tf.int64), stale, _join(keys, extents, records)),
+            (tf.constant(ROUND_SEED, tf.int64), stale, _join(starts, extents, records)),
         )
-        keys, extents, records = _part(state, with_extents=extents is not None)
+        starts, extents, records = _part(state, starts, with_extents=extents is not None)
+        keys = starts.keys
         ids, mask = self._ids(keys, None if extents is None else self._mask(extents))
-        return Drawn(keys, ids, mask, self._storage.split_records_in_graph(records), num_eligible)
+        return Drawn(keys, ids, mask, self._storage.split_records_in_graph(records), *starts[1:])
 
     def chances_in_graph(self, drawn: Drawn) -> tf.Tensor:
-        """The chance of each draw, float32 `[n]`: the same for all."""
+        """The chance of each draw, float32 `[n]`."""
+        if drawn.chances is not None:
+            return drawn.chances
         return tf.fill(drawn.keys.shape, 1.0 / tf.cast(drawn.num_eligible, tf.float32))
 
     def positions_in_graph(self, keys: tf.Tensor) -> tf.Tensor:
@@ -223,16 +221,21 @@ class RingSampler:
             return self._storage.gather_records_in_graph(rows)
 
 
-def _join(keys: tf.Tensor, extents: Extents | None, records: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
-    """What a loop carries, as one tuple."""
-    return (keys, *(extents or ()), *records)
+def _join(starts: Starts, extents: Extents | None, records: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
+    """What a loop carries of each draw, as one tuple."""
+    chances = () if starts.chances is None else (starts.chances,)
+    return (starts.keys, *chances, *(extents or ()), *records)
 
 
-def _part(state: Sequence[tf.Tensor], *, with_extents: bool) -> tuple[tf.Tensor, Extents | None, list[tf.Tensor]]:
+def _part(
+    state: Sequence[tf.Tensor], starts: Starts, *, with_extents: bool
+) -> tuple[Starts, Extents | None, list[tf.Tensor]]:
     """What `_join` joined."""
-    if not with_extents:
-        return state[0], None, list(state[1:])
-    return state[0], Extents(*state[1:3]), list(state[3:])
+    rest = list(state)
+    starts = starts._replace(keys=rest.pop(0))
+    if starts.chances is not None:
+        starts = starts._replace(chances=rest.pop(0))
+    return starts, Extents(rest.pop(0), rest.pop(0)) if with_extents else None, rest
 
 
 def _where_rows(condition: tf.Tensor, new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:

@@ -46,6 +46,22 @@ class Extents(NamedTuple):
     num_after: Array
 
 
+class Starts(NamedTuple):
+    """Where drawn windows start: arrays, or tensors in a graph.
+
+    Attributes:
+      keys: ids of the drawn frames, int64 `[n]`. In a graph -1 where the draw is to be made again.
+      num_eligible: how many could be drawn.
+      chances: of each draw, float64 `[n]` (float32 in a graph); None where all have the same.
+      least_chance: that of the least probable start, `[]`, where weights need it.
+    """
+
+    keys: Array
+    num_eligible: int
+    chances: Array | None = None
+    least_chance: Any = None
+
+
 class _Bounds(NamedTuple):
     """What is held at the moment of a draw: ids from `tail` to `published`, and how many windows are eligible.
 
@@ -115,8 +131,8 @@ class WindowStarts:
             if self._waits:
                 ring.track_open_episodes()
 
-    def draw(self, rng: np.random.Generator, num: int, *, lock_held: bool = False) -> tuple[Array, int]:
-        """Ids `[num]` of drawn frames, each eligible one with the same chance, and how many are eligible.
+    def draw(self, rng: np.random.Generator, num: int, *, lock_held: bool = False) -> Starts:
+        """`num` starts with replacement, each eligible one with the same chance.
 
         `lock_held` says that the caller holds the writer's lock.
 
@@ -126,14 +142,14 @@ class WindowStarts:
         bounds = self._bounds(lock_held)
         if self._all_eligible:
             low, high = self._index_range(bounds.tail, bounds.published, bounds.floor)
-            return self._id_at(rng.integers(low, high, num), bounds.floor), bounds.num_eligible
+            return Starts(self._id_at(rng.integers(low, high, num), bounds.floor), bounds.num_eligible)
         if bounds.num_eligible < _LIST_BELOW * num:
             starts = self._all_starts(bounds)
             while not len(starts):
                 # Some window is eligible: a writer moved it on while the words were read.
                 bounds = self._bounds(lock_held)
                 starts = self._all_starts(bounds)
-            return starts[rng.integers(0, len(starts), num)], bounds.num_eligible
+            return Starts(starts[rng.integers(0, len(starts), num)], bounds.num_eligible)
         found: list[Array] = []
         missing = num
         while True:
@@ -144,7 +160,7 @@ class WindowStarts:
             found.append(starts[:missing])
             missing -= len(starts)
             if missing <= 0:
-                return found[0] if len(found) == 1 else np.concatenate(found), bounds.num_eligible
+                return Starts(found[0] if len(found) == 1 else np.concatenate(found), bounds.num_eligible)
             # The bounds are read anew: a writer may have replaced all that was eligible.
             bounds = self._bounds(lock_held)
 
@@ -275,20 +291,20 @@ class WindowStarts:
 
     # Graph
 
-    def draw_in_graph(self, num: int, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """`draw` as graph ops: int64 `[num]` and `[]`; `seed` is int64 `[2]`, and equal seeds give equal draws."""
+    def draw_in_graph(self, num: int, seed: tf.Tensor) -> Starts:
+        """`draw` as graph ops; `seed` is int64 `[2]`, and equal seeds give equal draws."""
         bounds = self._bounds_in_graph()
         if self._all_eligible:
             low, high = self._index_range(bounds.tail, bounds.published, bounds.floor)
             index = tf.random.stateless_uniform([num], seed, low, high, tf.int64)
-            return self._id_at(index, bounds.floor), bounds.num_eligible
+            return Starts(self._id_at(index, bounds.floor), bounds.num_eligible)
         starts = tf.cond(
             bounds.num_eligible < _LIST_BELOW * num,
             lambda: self._list_in_graph(num, seed, bounds),
             lambda: self._reject_in_graph(num, seed, bounds),
         )
         starts.set_shape([num])
-        return starts, bounds.num_eligible
+        return Starts(starts, bounds.num_eligible)
 
     def extents_in_graph(self, starts: tf.Tensor) -> Extents:
         """`extents` as graph ops."""

@@ -1,0 +1,542 @@
+"""What every in-process buffer of a ring of frames is: its memory, its adds, its reads; not how draws are made."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow as tf
+
+from .adds import Adds
+from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer, check_count, check_parallel_calls
+from .episode_ends import EpisodeRule, FinalFrame
+from .memory import check_capacity_fits, copy_to_tensor
+from .nests import Array, Nest
+from .priorities import check_keys
+from .priority_updates import check_update
+from .ring import FrameRing
+from .ring_dataset import Weigh, random_dataset, sample_info
+from .ring_passes import PassPlanner, pass_dataset
+from .ring_sampler import Drawn, RingSampler
+from .ring_starts import WindowStarts
+from .ring_writer import RingWriter
+from .spec import DataSpec, ItemChecker
+from .stats import BufferStats, WindowCount
+from .storage import FrameStorage
+from .usage import Usage
+from .windows import StartRule, Window, eligible_windows, resolve_window
+
+# A frame's step word and its mark.
+_BOOKKEEPING_BYTES = 9
+
+# Streams of random numbers derived from one seed.
+_SAMPLE_STREAM, _DATASET_STREAM, _GRAPH_STREAM = 0, 1, 2
+
+
+class RingReplayBuffer(ReplayBuffer):
+    """Keeps the newest `max_length` frames of each stream; its classes say how windows are drawn.
+
+    The frames lie in NumPy memory that TensorFlow reads without a copy: adds cost what an
+    array assignment costs, and `as_dataset` gathers in the graph. Any number of threads may
+    add and sample. Storage stays on the CPU. Arguments are those of `TFUniformReplayBuffer`.
+    """
+
+    def __init__(
+        self,
+        data_spec: Nest,
+        batch_size: int,
+        max_length: int = 1000,
+        device: str = "cpu:*",
+        dataset_drop_remainder: bool = False,
+        dataset_window_shift: int | None = None,
+        *,
+        seed: int | None = None,
+        end_of_episode_fn: Callable[[Nest], Any] | None = None,
+        final_frame: FinalFrame = "auto",
+        min_size_to_sample: int = 1,
+        cast: bool = False,
+    ) -> None:
+        check_count("batch_size", batch_size)
+        check_count("max_length", max_length)
+        check_count("dataset_window_shift", dataset_window_shift, optional=True)
+        check_count("min_size_to_sample", min_size_to_sample)
+        capacity = int(batch_size) * int(max_length)
+        if seed is not None and (isinstance(seed, bool) or not hasattr(seed, "__index__") or seed < 0):
+            raise ValueError(f"seed must be an int of at least 0, or None, got {seed!r}.")
+        if min_size_to_sample > capacity:
+            raise ValueError(
+                f"min_size_to_sample {min_size_to_sample} is above the capacity of {capacity} frames: "
+                "nothing could ever be drawn; lower it or raise max_length."
+            )
+        if "cpu" not in device.lower():
+            raise ValueError(
+                f"device {device!r}: storage stays on the CPU; leave device out, and copy batches to the "
+                "device with as_dataset(...).apply(tf.data.experimental.prefetch_to_device(device))."
+            )
+        if capacity >= 2**31:
+            raise ValueError(f"a capacity of {capacity} frames is over the limit of 2**31 - 1; lower max_length.")
+        self._spec = DataSpec(data_spec)
+        self._rule = EpisodeRule(self._spec, end_of_episode_fn, final_frame)
+        self._bytes_capacity = capacity * self._spec.frame_bytes
+        check_capacity_fits(self._bytes_capacity + capacity * _BOOKKEEPING_BYTES, "max_length or batch_size")
+
+        self._storage = FrameStorage(self._spec.fields, capacity)
+        self._ring = FrameRing(int(batch_size), capacity)
+        self._usage = Usage(capacity)
+        self._lock = threading.Lock()
+        self._writer = RingWriter(self._rule, self._ring, self._storage, self._usage, self._lock)
+        checker = ItemChecker(self._spec, int(batch_size), cast=cast)
+        self._adds = Adds(self._spec, checker, int(batch_size), self._writer)
+        # Gives the weights in graphs; None: they are 1.
+        self._weigh: Weigh | None = None
+        self._closed = False
+        self._drop_remainder = bool(dataset_drop_remainder)
+        self._window_shift = dataset_window_shift
+        self._min_size = int(min_size_to_sample)
+        self._seed = seed
+        self._rng = np.random.default_rng(None if seed is None else [seed, _SAMPLE_STREAM])
+        self._num_seeds = 0
+        self._samplers: dict[Window | None, RingSampler] = {}
+        # Sizes of the last sample, and the tensors of its info that are the same for all samples of these sizes.
+        self._constants: tuple[tuple[int, int, int | None], tuple[tf.Tensor, tf.Tensor, tf.Tensor]] | None = None
+
+    @property
+    def data_spec(self) -> Nest:
+        return self._spec.nest
+
+    @property
+    def batch_size(self) -> int:
+        return self._ring.batch_size
+
+    @property
+    def capacity(self) -> int:
+        return self._ring.capacity
+
+    @property
+    def capacity_unit(self) -> Literal["frames"]:
+        return "frames"
+
+    def __len__(self) -> int:
+        return self._ring.num_frames
+
+    def num_frames(self) -> tf.Tensor:
+        """Frames held now, int64 `[]`: a tensor, so that inside a `tf.function` it stays live."""
+        if tf.executing_eagerly():
+            return tf.constant(self._ring.num_frames, tf.int64)
+        tail, published, _ = self._ring.held_in_graph()
+        return published - tail
+
+    # Writing
+
+    def add_batch(self, items: Items, *, end_of_episode: Any = None, priorities: Any = None) -> Ids:
+        """Stores one frame of each stream.
+
+        Args:
+          items: nest matching `data_spec`, leaves `[B, ...]`: NumPy arrays, eager tensors, or
+            inside a `tf.function` symbolic tensors. Copied.
+          end_of_episode: bool `[B]`, marks ends that the items do not tell.
+          priorities: `[B]`, checked as every buffer checks them; draws stay uniform.
+
+        Returns:
+          The frames' ids, int64 `[B]`: a tensor where the items are tensors, else an array.
+
+        Raises:
+          ValueError: the items do not match `data_spec`; the message names the field. Nothing is stored.
+          ValueError: `end_of_episode` or `priorities` does not fit. Nothing is stored.
+          ValueError: the buffer is closed.
+        """
+        return self._adds.add_batch(items, end_of_episode, priorities)
+
+    def add_sequence(self, items: Items, *, end_of_episode: Any = None, priorities: Any = None) -> Ids:
+        """Stores `T` frames of each stream: the same as `T` calls of `add_batch`, in one.
+
+        Args:
+          items: nest matching `data_spec`, leaves `[B, T, ...]`. `T` may be 0, and may exceed `max_length`.
+          end_of_episode: bool `[B, T]`.
+          priorities: `[B, T]`, checked; draws stay uniform.
+
+        Returns:
+          The frames' ids, int64 `[B, T]`: a tensor where the items are tensors, else an array.
+
+        Raises:
+          ValueError: as `add_batch`; also where fields disagree about `T`. Nothing is stored.
+        """
+        return self._adds.add_sequence(items, end_of_episode, priorities)
+
+    def end_stream(self, b: int | None = None) -> None:
+        """Stream `b` (None: all of them) stops here: no window goes past its newest frame.
+
+        That frame stays an ordinary one without a successor: truncated.
+
+        Raises:
+          ValueError: there is no stream `b`.
+        """
+        if b is not None and not 0 <= b < self.batch_size:
+            raise ValueError(f"there is no stream {b}: this buffer has streams 0 to {self.batch_size - 1}.")
+        with self._lock:
+            self._check_open()
+            self._ring.end_stream(b)
+            self._rule.forget_loose_flags()
+
+    # Reading
+
+    def as_dataset(
+        self,
+        sample_batch_size: int | None = None,
+        num_steps: int | None = None,
+        num_parallel_calls: int | None = None,
+        sequence_preprocess_fn: Callable[[Any], Any] | None = None,
+        single_deterministic_pass: bool = False,
+        *,
+        window: Window | None = None,
+        epochs: int | None = None,
+    ) -> tf.data.Dataset:
+        """A live dataset of `(items, BufferInfo)`; lists in `data_spec` come out as tuples.
+
+        By default it never ends: each row is drawn with replacement, with the same chance for
+        each eligible window held at the time of the draw. A batch was drawn at most 24
+        batches before it is delivered (5 where it has 1 MB and more), with `num_parallel_calls` n
+        n + 1 calls of 8 (1) batches more; without `sample_batch_size` an element is drawn
+        when it is asked for (`ring_dataset.py`).
+
+        Args:
+          sample_batch_size: `B`; None: elements without a `B` axis.
+          num_steps: `T`, the same as `window=Window(T)`; None: single frames without a `T` axis.
+          num_parallel_calls: of the map that draws; the order of elements does not change.
+          sequence_preprocess_fn: items of one sample, leaves `[T, ...]` (`[...]` for single frames)
+            -> items; applied to each before batching.
+          single_deterministic_pass: each frame or window once, oldest first, stream after stream,
+            then the end. What is there is read at the first `next`; windows overwritten meanwhile
+            are skipped, counted in `stats` and logged. With `num_steps` windows step by
+            `dataset_window_shift or num_steps` in each episode; the last one of an episode may be
+            shorter (`[<= T, ...]`) unless `dataset_drop_remainder`. With `sample_batch_size` only
+            whole windows come, and frames left out are logged. With `window` every eligible start
+            comes once.
+          window: see `Window`; its padding is zeros, with `info.mask` False and id -1.
+          epochs: draw without replacement: this many passes over the eligible windows, each
+            in an order of its own.
+
+        Returns:
+          Leaves `[B, T, ...]` (with `window` `T` is `window.length`), `BufferInfo` as there. In a pass
+          `probabilities` are 1 when ordered and 1 / eligible when shuffled.
+
+        Raises:
+          TypeError: an argument has the wrong type.
+          ValueError: a size is below 1; `num_steps` and `window`, or `epochs` and
+            `single_deterministic_pass`, are both given.
+          ValueError: no batch or window of that size could ever come.
+          tf.errors.InvalidArgumentError: at `next`: nothing is eligible; the message says why.
+        """
+        check_count("sample_batch_size", sample_batch_size, optional=True)
+        check_parallel_calls(num_parallel_calls)
+        check_count("epochs", epochs, optional=True)
+        wanted = resolve_window(num_steps, window)
+        if epochs is not None and single_deterministic_pass:
+            raise ValueError("give epochs (shuffled) or single_deterministic_pass (ordered), not both.")
+        is_pass = single_deterministic_pass or epochs is not None
+        self._check_sizes(sample_batch_size, wanted, is_pass=is_pass)
+        sampler = self._sampler(wanted)
+        # With a function for single sequences, elements are made one by one and batched last.
+        inner_batch = sample_batch_size if sequence_preprocess_fn is None else None
+        if not is_pass:
+            dataset = random_dataset(
+                sampler,
+                self._pack_for_dataset,
+                inner_batch,
+                self._next_seed(_DATASET_STREAM),
+                self._usage.graph_counter(),
+                num_parallel_calls=num_parallel_calls,
+                weigh=self._weigh,
+            )
+        else:
+            keep_short = num_steps is not None and single_deterministic_pass and sample_batch_size is None
+            keep_short = keep_short and not self._drop_remainder
+            shift = None if window is not None or num_steps is None or epochs else (self._window_shift or num_steps)
+            dataset = pass_dataset(
+                sampler,
+                self._pack_for_dataset,
+                self._plans(wanted or Window(1), shift, epochs, keep_short=keep_short),
+                inner_batch,
+                self._usage,
+                keep_short=keep_short,
+                drop_remainder=self._drop_remainder,
+                num_parallel_calls=num_parallel_calls,
+            )
+        if sequence_preprocess_fn is None:
+            return dataset
+        dataset = dataset.map(lambda items, info: (sequence_preprocess_fn(items), info))
+        if sample_batch_size is None:
+            return dataset
+        return dataset.batch(sample_batch_size, drop_remainder=self._drop_remainder or not is_pass)
+
+    def sample(
+        self,
+        sample_batch_size: int | None = None,
+        num_steps: int | None = None,
+        *,
+        window: Window | None = None,
+    ) -> tuple[Items, BufferInfo]:
+        """One draw at once: the low-latency path. Arguments, shapes and odds as `as_dataset`.
+
+        Inside a `tf.function` it is part of the graph and draws at each call.
+
+        Raises:
+          TypeError, ValueError: as `as_dataset`.
+          EmptyBufferError: nothing is eligible; the message says why, with numbers.
+        """
+        check_count("sample_batch_size", sample_batch_size, optional=True)
+        wanted = resolve_window(num_steps, window)
+        self._check_sizes(sample_batch_size, wanted, is_pass=False)
+        sampler = self._sampler(wanted)
+        num = sample_batch_size or 1
+        if not tf.executing_eagerly():
+            return self._sample_in_graph(sampler, sample_batch_size)
+        drawn = sampler.draw(self._rng, num)
+        self._usage.count_sampled(drawn.keys)
+        info = self._sample_info(drawn, num, wanted)
+        items = self._spec.pack(self._storage.to_tensors(drawn.leaves))
+        if sample_batch_size is None:
+            return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), (items, info))
+        return items, info
+
+    def get(self, ids: Ids, num_steps: int | None = None) -> Items:
+        """The frames with these ids, or the windows that start at them.
+
+        Args:
+          ids: int64, of any shape `[...]`.
+          num_steps: None: leaves `[..., *field]`; `T`: leaves `[..., T, *field]`, within one episode.
+
+        Raises:
+          ValueError: an id is not held (evicted, cleared, or never given out).
+          ValueError: a window does not fit into its episode, or is not written yet.
+        """
+        wanted = resolve_window(num_steps, None)
+        sampler = self._sampler(wanted)
+        given = check_keys(ids)
+        starts = given.reshape(-1)
+        with self._lock:
+            self._check_open()
+            self._check_held(starts, wanted or Window(1))
+            leaves = sampler.gather(starts)
+        leaves = [leaf.reshape(*given.shape, *leaf.shape[1:]) for leaf in leaves]
+        return self._spec.pack(self._storage.to_tensors(leaves))
+
+    def update_priorities(self, keys: Any, priorities: Any = None, *, td_errors: Any = None) -> Any:
+        """Checks the values and tells how many keys are gone (an int; in a graph int64 `[]`); draws stay uniform.
+
+        So a training loop that writes priorities back runs on this buffer too.
+
+        Args:
+          keys: int64 `[n]`, `BufferInfo.keys`.
+          priorities: `[n]`, finite and at least 0.
+          td_errors: `[n]`, finite, instead of `priorities`.
+
+        Raises:
+          ValueError: not exactly one of `priorities` and `td_errors` is given.
+          ValueError: shapes differ, or a value is refused; the message names the position.
+        """
+        return check_update(self, RingReplayBuffer._num_gone, keys, priorities, td_errors)
+
+    def gather_all(self) -> Items:
+        """Every frame held, oldest first, leaves `[B, T, ...]`; final observations included."""
+        with self._lock:
+            self._check_open()
+            leaves = self._storage.gather(self._ring.rows(self._ring.ids_by_stream()))
+        if not len(self):
+            shape = (self.batch_size, 0)
+            return self._spec.pack([tf.zeros((*shape, *field.shape), field.dtype) for field in self._spec.fields])
+        return self._spec.pack(self._storage.to_tensors(leaves))
+
+    def clear(self) -> None:
+        """Empties the buffer and its counters; ids go on, so that an old key never means a new frame."""
+        with self._lock:
+            self._check_open()
+            self._ring.clear()
+            self._rule.forget_loose_flags()
+            self._usage.clear()
+
+    def stats(self) -> BufferStats:
+        """Counts, shares and bytes as of now."""
+        with self._lock:
+            ring, usage = self._ring, self._usage
+            frames, added = ring.num_frames, ring.published - ring.cleared_at
+            return BufferStats(
+                frames=frames,
+                capacity=ring.capacity,
+                capacity_unit="frames",
+                fill_share=frames / ring.capacity,
+                added=added,
+                sampled=usage.sampled,
+                evicted=added - frames,
+                evicted_unsampled=usage.evicted_unsampled,
+                bytes_held=frames * self._spec.frame_bytes,
+                bytes_capacity=self._bytes_capacity,
+                episodes=ring.num_episodes(),
+                skipped=usage.skipped,
+                replay_ratio=usage.sampled / added if added else None,
+                windows=tuple(
+                    self._count_windows(window, sampler.num_eligible())
+                    for window, sampler in {(key or Window(1)): value for key, value in self._samplers.items()}.items()
+                ),
+                host=socket.gethostname(),
+            )
+
+    def flush(self) -> None:
+        """Nothing to do: what was added can be read at once."""
+
+    def close(self) -> None:
+        """Refuses further adds and draws. Datasets and graphs made before go on; the memory is freed with the last."""
+        with self._lock:
+            self._closed = True
+            self._writer.close()
+            self._samplers.clear()
+            self._storage.release()
+
+    # How it is done
+
+    def _num_gone(self, keys: Array) -> int:
+        return int(np.count_nonzero((keys < self._ring.tail) | (keys >= self._ring.published)))
+
+    def _sample_in_graph(self, sampler: RingSampler, sample_batch_size: int | None) -> tuple[Items, BufferInfo]:
+        seed = self._next_seed(_GRAPH_STREAM)
+        pair = tf.random.uniform([2], tf.int64.min, tf.int64.max, tf.int64, seed=seed)
+        drawn = sampler.draw_in_graph(sample_batch_size or 1, pair)
+        with tf.control_dependencies([self._usage.graph_counter().count(drawn.keys)]):
+            drawn = drawn._replace(keys=tf.identity(drawn.keys))
+        chances = sampler.chances_in_graph(drawn)
+        weights = None if self._weigh is None else self._weigh(drawn, chances)
+        sampled = (drawn.leaves, sample_info(drawn, chances, weights))
+        if sample_batch_size is None:
+            sampled = tf.nest.map_structure(lambda tensor: tf.squeeze(tensor, 0), sampled)
+        return self._spec.pack(sampled[0]), sampled[1]
+
+    def _sampler(self, window: Window | None) -> RingSampler:
+        sampler = self._samplers.get(window)
+        if sampler is None:
+            self._check_open()
+            starts = self._window_starts(window or Window(1))
+            sampler = RingSampler(self._ring, self._storage, window, self._lock, starts)
+            self._samplers[window] = sampler
+            if window is not None and window.length > 1 and window.boundaries == "exclude":
+                self._rule.expect_windows()
+        return sampler
+
+    def _window_starts(self, window: Window) -> WindowStarts:
+        """Draws where windows of this kind start: uniformly."""
+        return WindowStarts(
+            self._ring,
+            window,
+            self._lock,
+            self._nothing_eligible,
+            min_size=self._min_size,
+            final_observations=self._rule.has_final_observations,
+        )
+
+    def _nothing_eligible(self, window: Window) -> EmptyBufferError:
+        frames = self._ring.num_frames
+        if frames == 0:
+            return EmptyBufferError(
+                f"{type(self).__name__} is empty. Make sure to add items before sampling the buffer."
+            )
+        if frames < self._min_size:
+            return EmptyBufferError(
+                f"{frames} of {self._min_size} frames (min_size_to_sample): add more before sampling."
+            )
+        if window.boundaries == "ignore":
+            return EmptyBufferError(
+                f"no window of {window.num_steps} frames: {frames // self.batch_size} frames in each stream."
+            )
+        text = (
+            f"no window of {window.num_steps} frames: {self._ring.num_episodes()} episodes, "
+            f"longest {self._ring.longest_episode()}"
+        )
+        if window.short == "pad" and not window.pad_unfinished and self._ring.unfinished().any():
+            text += "; unfinished episodes are only padded with pad_unfinished=True"
+        if window.burn_in:
+            text += f"; none starts where some of its {window.burn_in} frames of context were evicted"
+        return EmptyBufferError(text + ".")
+
+    def _plans(self, window: Window, shift: int | None, epochs: int | None, *, keep_short: bool) -> tf.data.Dataset:
+        planner = PassPlanner(
+            self._ring,
+            self._lock,
+            window,
+            shift,
+            self._nothing_eligible,
+            min_size=self._min_size,
+            keep_short=keep_short,
+        )
+        return planner.ordered() if epochs is None else planner.shuffled(epochs, self._next_seed(_DATASET_STREAM))
+
+    def _check_sizes(self, sample_batch_size: int | None, window: Window | None, *, is_pass: bool) -> None:
+        max_length = self.capacity // self.batch_size
+        if window is not None and window.short == "drop" and window.num_steps > max_length:
+            raise ValueError(
+                f"num_steps {window.num_steps} > max_length {max_length}: no window could ever come and "
+                "ALL data will be dropped; lower num_steps, raise max_length, or take Window(..., short='pad')."
+            )
+        if is_pass and self._drop_remainder and (sample_batch_size or 0) > self.capacity:
+            raise ValueError(
+                f"sample_batch_size {sample_batch_size} > capacity {self.capacity} with dataset_drop_remainder: "
+                "no batch could ever come and ALL data will be dropped; lower sample_batch_size."
+            )
+
+    def _count_windows(self, window: Window, num_eligible: int) -> WindowCount:
+        if window.short == "pad" or window.num_steps == 1:
+            return WindowCount(window, num_eligible, 0)
+        ring, possible = self._ring, Window(1, window.burn_in, window.stride)
+        words = ring.joined_words(ring.ids_by_stream()) if window.boundaries == "ignore" else ring.words_by_stream()
+        num_possible = sum(len(eligible_windows(stream, possible).starts) for stream in words)
+        return WindowCount(window, num_eligible, num_possible - num_eligible)
+
+    def _check_held(self, starts: Array, window: Window) -> None:
+        ring = self._ring
+        gone = (starts < ring.tail) | (starts >= ring.published)
+        if gone.any():
+            raise ValueError(
+                f"id {starts[gone][0]} is not held: ids {ring.tail} to {ring.published - 1} are; "
+                f"{int(gone.sum())} of {len(starts)} ids are gone or were never given out."
+            )
+        if window.num_steps == 1:
+            return
+        ends = starts + (window.num_steps - 1) * self.batch_size
+        whole = ends < ring.published
+        whole[whole] = StartRule(window.num_steps - 1).holds(ring.words[ring.rows(ends[whole])])
+        if not whole.all():
+            raise ValueError(
+                f"no window of {window.num_steps} frames starts at id {starts[~whole][0]}: its episode is shorter."
+            )
+
+    def _pack_for_dataset(self, leaves: Any) -> Nest:
+        return tf.nest.pack_sequence_as(self._spec.dataset_nest(), list(leaves))
+
+    def _sample_info(self, drawn: Drawn, batch: int, window: Window | None) -> BufferInfo:
+        """`BufferInfo` of a draw as eager tensors; what is the same for all draws of these sizes is made once."""
+        length = None if window is None else window.length
+        sizes = (drawn.num_eligible, batch, length)
+        known = self._constants
+        if known is None or known[0] != sizes:
+            shape = [batch] if length is None else [batch, length]
+            chance = tf.fill([batch], np.float32(1 / drawn.num_eligible))
+            known = self._constants = (sizes, (chance, tf.ones([batch]), tf.ones(shape, tf.bool)))
+        chances, weights, mask = known[1]
+        if drawn.mask is not None:
+            mask = tf.constant(drawn.mask)
+        keys = copy_to_tensor(drawn.keys)
+        return BufferInfo(keys if window is None else copy_to_tensor(drawn.ids), chances, keys, weights, mask)
+
+    def _next_seed(self, stream: int) -> int | None:
+        """A seed for the next dataset or graph: another for each, the same in each run."""
+        if self._seed is None:
+            return None
+        with self._lock:
+            self._num_seeds += 1
+            entropy = [self._seed, stream, self._num_seeds]
+        return int(np.random.SeedSequence(entropy).generate_state(1, np.uint32)[0])
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError(f"this {type(self).__name__} is closed; build a new one.")
