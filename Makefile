@@ -86,7 +86,7 @@ bench: $(VENV)/installed-dev ## Measure against TF-Agents, raw Reverb, NumPy and
 	@$(BIN)/python benchmarks/run.py
 
 .PHONY: bench-peers
-bench-peers: $(VENV)/installed-dev ## Make the environments of the libraries that make bench compares prioritized replay with
+bench-peers: $(VENV)/installed-dev ## Make the environments of the other libraries that make bench compares with; once, minutes
 	@$(BIN)/python benchmarks/peers/environments.py
 
 .PHONY: wheel

@@ -20,8 +20,8 @@ import tensorflow as tf
 from datasets import eagerly
 from in_process import full_buffer
 from measure import Bar, Contender, Scale, interleave, row
-from peers.environments import OURS, PEERS, python_of
-from peers.processes import PeerError, Peers, contender
+from peers.environments import OURS, PEERS
+from peers.processes import PeerError, Peers
 from peers.worker import Experience
 from workloads import W1
 
@@ -30,7 +30,7 @@ from replayfeed.buffers import TFPrioritizedReplayBuffer
 _ALPHA, _BETA, _EPS = 0.6, 0.4, 1e-6
 _BATCH, _SIGMA = 256, 1.5
 _UNIFORM = "replayfeed uniform"
-# Those of which one is the fastest; without all of them a bar is not decided. The others are five times slower or more.
+# Those of which one is the fastest; without all of them a bar is not decided. The others were slower in every run.
 _FASTEST_OF = ("cpprb", "torchrl", "flashbax")
 
 
@@ -114,15 +114,10 @@ def _against_peers(
         for name, our_contest in ours.items():
             # A process for each: iterators of a dataset go on filling their prefetch.
             _, process = peers.full(OURS, pathlib.Path(sys.executable))
-            contenders.append(contender(name, process, our_contest))
+            contenders.append(process.contender(name, our_contest))
         for name, peer in PEERS.items():
-            python = python_of(name)
-            if isinstance(python, str):
-                not_measured[peer.title] = python
-                continue
             try:
-                title, process = peers.full(peer, python)
-                contenders.append(contender(title, process, contest))
+                contenders.append(peers.contender(name, contest))
             except PeerError as error:
                 not_measured[peer.title] = str(error)
         return interleave(contenders, scale), not_measured
@@ -161,6 +156,7 @@ def _experience() -> Experience:
     rng = np.random.default_rng(0)
     return Experience(
         W1.frames(10_000),
+        _BATCH,
         rng.lognormal(sigma=_SIGMA, size=1_000_000).astype(np.float32),
         rng.lognormal(sigma=_SIGMA, size=(64, _BATCH)).astype(np.float32),
         alpha=_ALPHA,

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import dopamine_peer
 import numpy as np
 import tensorflow as tf
 from datasets import BATCHES_PER_GRAPH_CALL, eagerly, in_function
-from measure import Bar, Contender, Scale, interleave, row
+from measure import Bar, Contender, Scale, Timed, interleave, row
+from peers.environments import FRAME_PEERS
+from peers.processes import PeerError, Peers
+from peers.worker import Experience
 from workloads import W1
 
 from replayfeed.buffers import TFUniformReplayBuffer, Window
 from replayfeed.pipelines import n_step, replay_transitions
 
-OURS, DOPAMINE = "replayfeed", "Dopamine circular buffer"
+OURS = "replayfeed"
 _BATCH, _N, _GAMMA, _STACK, _EPISODE_STEPS = 256, 5, 0.99, 4, 200
 # At most 60 % more time for a batch.
 _N_STEP_BAR = 1 / 1.6
@@ -70,21 +72,23 @@ def _stacked_pixels(scale: Scale, batch: int) -> dict[str, Any]:
         window = np.moveaxis(frames[steps], 1, -1)
         return window[..., :-1].copy(), window[..., 1:].copy()
 
-    contenders = [
+    contenders: list[Timed] = [
         Contender(OURS, eagerly(dataset)),
         Contender(f"{OURS}, in a tf.function", in_function(dataset), BATCHES_PER_GRAPH_CALL),
         Contender("NumPy take and moveaxis", numpy_stacks),
     ]
     bars = [Bar("NumPy take and moveaxis", 1, aim=True)]
-    note = ""
-    draw = dopamine_peer.sample_call(scale.w2_capacity, batch, _STACK)
-    if draw is None:
-        note = f"Without {DOPAMINE}: see benchmarks/dopamine_peer.py."
-    else:
-        contenders.append(Contender(DOPAMINE, draw))
-        bars.insert(0, Bar(DOPAMINE, 3))
-    name = f"replay_transitions, single 84x84 frames, stack {_STACK}, batch {batch}, eager loop"
-    return row(name, "batches/s", OURS, interleave(contenders, scale), bars, note)
+    not_measured = {}
+    with Peers(Experience({"observation": episode}, batch), scale.w2_capacity) as peers:
+        for name, peer in FRAME_PEERS.items():
+            try:
+                contenders.append(peers.contender(name, "sample"))
+                bars.insert(0, Bar(peer.title, 3))
+            except PeerError as error:
+                not_measured[peer.title] = str(error)
+        samples = interleave(contenders, scale)
+    measure = f"replay_transitions, single 84x84 frames, stack {_STACK}, batch {batch}, eager loop"
+    return row(measure, "batches/s", OURS, samples, bars, not_measured=not_measured)
 
 
 def _w1_in_episodes(capacity: int) -> TFUniformReplayBuffer:

@@ -46,6 +46,7 @@ class Peer:
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
+# Prioritized replay.
 PEERS: Mapping[str, Peer] = types.MappingProxyType(
     {
         "cpprb": Peer("cpprb 11.0.0", "cpprb_peer.py", [["cpprb==11.0.0", "numpy<3"]]),
@@ -91,8 +92,29 @@ PEERS: Mapping[str, Peer] = types.MappingProxyType(
     }
 )
 
+# Stacks of single frames.
+FRAME_PEERS: Mapping[str, Peer] = types.MappingProxyType(
+    {
+        "dopamine_frames": Peer(
+            "Dopamine circular buffer 4.1.2",
+            "dopamine_frames_peer.py",
+            # Without what its agents and environments want. Its old buffers import TensorFlow, though only to save.
+            [["--no-deps", "dopamine-rl==4.1.2"], ["tensorflow-cpu==2.15.1", "gin-config", "absl-py", "numpy<2"]],
+        ),
+    }
+)
+
 # What they are compared with, here so that it takes its turns in a process like theirs.
 OURS = Peer("replayfeed", "replayfeed_peer.py")
+
+
+def peer_of(name: str) -> Peer:
+    """The peer of that name.
+
+    Raises:
+      KeyError: there is none.
+    """
+    return PEERS[name] if name in PEERS else FRAME_PEERS[name]
 
 
 def python_of(name: str) -> pathlib.Path | str:
@@ -101,7 +123,7 @@ def python_of(name: str) -> pathlib.Path | str:
     Raises:
       KeyError: there is no such peer.
     """
-    peer = PEERS[name]
+    peer = peer_of(name)
     if not peer.requirements:
         return pathlib.Path(sys.executable)
     folder = FOLDER / name
@@ -116,7 +138,7 @@ def python_of(name: str) -> pathlib.Path | str:
 
 def make(name: str) -> str:
     """Makes a peer's environment where it is missing, failed or out of date; says why that failed, or nothing."""
-    peer, folder = PEERS[name], FOLDER / name
+    peer, folder = peer_of(name), FOLDER / name
     if isinstance(python_of(name), pathlib.Path):
         return ""
     shutil.rmtree(folder, ignore_errors=True)
@@ -139,14 +161,15 @@ def make(name: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="PEER", help=f"of {', '.join(PEERS)}; all without any")
-    names = parser.parse_args().names or list(PEERS)
-    unknown = [name for name in names if name not in PEERS]
+    known = [*PEERS, *FRAME_PEERS]
+    parser.add_argument("names", nargs="*", metavar="PEER", help=f"of {', '.join(known)}; all without any")
+    names = parser.parse_args().names or known
+    unknown = [name for name in names if name not in known]
     if unknown:
-        parser.error(f"no peer is called {', '.join(unknown)}; there are {', '.join(PEERS)}")
+        parser.error(f"no peer is called {', '.join(unknown)}; there are {', '.join(known)}")
     failed = False
     for name in names:
-        print(f"{PEERS[name].title}: ", end="", flush=True)
+        print(f"{peer_of(name).title}: ", end="", flush=True)
         reason = make(name)
         print(f"FAILED: {reason}" if reason else "ready", flush=True)
         failed = failed or bool(reason)

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from typing import Any
 
-from .environments import Peer
+from .environments import Peer, peer_of, python_of
 from .worker import Experience
 
 _HERE = pathlib.Path(__file__).resolve().parent
@@ -86,6 +86,15 @@ class PeerProcess:
             raise PeerError(answer["error"])
         return answer
 
+    def contender(self, name: str, contest: str) -> PeerContender:
+        """A contest of a full peer, tried once.
+
+        Raises:
+          PeerError: it could not.
+        """
+        self.ask(command="prepare", contest=contest)
+        return PeerContender(name, self, contest)
+
     def close(self) -> None:
         self._signal(signal.SIGKILL)
         self._process.wait()
@@ -124,6 +133,18 @@ class Peers:
             process.close()
         self._folder.cleanup()
 
+    def contender(self, name: str, contest: str) -> PeerContender:
+        """A contest of a peer of `environments.py`, full and tried once.
+
+        Raises:
+          PeerError: there is no environment for it, or it could not.
+        """
+        python = python_of(name)
+        if isinstance(python, str):
+            raise PeerError(python)
+        title, process = self.full(peer_of(name), python)
+        return process.contender(title, contest)
+
     def full(self, peer: Peer, python: pathlib.Path) -> tuple[str, PeerProcess]:
         """Starts a peer and fills it: its name in the table, and its process.
 
@@ -135,13 +156,3 @@ class Peers:
         num_items = min(self._capacity, peer.max_items or self._capacity)
         process.ask(command="fill", experience=str(self._experience), capacity=num_items)
         return peer.title if num_items == self._capacity else f"{peer.title}, {num_items:,} items", process
-
-
-def contender(name: str, process: PeerProcess, contest: str) -> PeerContender:
-    """A contest of a peer, tried once.
-
-    Raises:
-      PeerError: it could not.
-    """
-    process.ask(command="prepare", contest=contest)
-    return PeerContender(name, process, contest)

@@ -38,10 +38,11 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclasses.dataclass(frozen=True)
 class Experience:
-    """What every peer stores and writes back: the same for all, made once (`prioritized.py`).
+    """What every peer stores and writes back: the same for all, made once.
 
     Attributes:
       frames: leaves `[N, ...]`; a fill stores them again and again.
+      batch: items of a draw, B.
       td_errors: float32 `[M]`, what the frames of a fill get one after the other, from the start again at the end.
       written: float32 `[K, B]`, TD errors that are written back, one row a batch.
       alpha: exponent of a priority.
@@ -50,27 +51,26 @@ class Experience:
     """
 
     frames: Block
-    td_errors: np.ndarray
-    written: np.ndarray
-    alpha: float
-    beta: float
-    eps: float
-
-    @property
-    def batch(self) -> int:
-        return self.written.shape[1]
+    batch: int
+    # Defaults for draws without priorities.
+    td_errors: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(1, np.float32))
+    written: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    alpha: float = 0.0
+    beta: float = 0.0
+    eps: float = 0.0
 
     @classmethod
     def load(cls, path: str) -> Experience:
         with np.load(path) as arrays:
             frames = {name.partition("/")[2]: arrays[name] for name in arrays if name.startswith("frames/")}
             numbers = {name: float(arrays[name]) for name in ("alpha", "beta", "eps")}
-            return cls(frames, arrays["td_errors"], arrays["written"], **numbers)
+            return cls(frames, int(arrays["batch"]), arrays["td_errors"], arrays["written"], **numbers)
 
     def save(self, path: pathlib.Path) -> None:
         frames = {f"frames/{name}": leaf for name, leaf in self.frames.items()}
         numbers = {name: np.float64(getattr(self, name)) for name in ("alpha", "beta", "eps")}
-        np.savez(path, td_errors=self.td_errors, written=self.written, **frames, **numbers)
+        batch = np.int64(self.batch)
+        np.savez(path, batch=batch, td_errors=self.td_errors, written=self.written, **frames, **numbers)
 
     def blocks(self, num_items: int) -> Iterator[tuple[Block, np.ndarray]]:
         """A fill of so many items: blocks of frames `[n, ...]` with their TD errors `[n]`, all of one length but the
@@ -95,7 +95,7 @@ class Experience:
 
 
 class Buffer(abc.ABC):
-    """A library's prioritized buffer.
+    """A library's buffer.
 
     Args:
       experience: what goes in.
@@ -112,11 +112,11 @@ class Buffer(abc.ABC):
 
     @abc.abstractmethod
     def fill(self) -> None:
-        """Stores `capacity` items, each with its priority."""
+        """Stores `capacity` items, each with its priority where it takes one."""
 
     @abc.abstractmethod
     def contests(self) -> dict[str, Callable[[], Callable[[], Any]]]:
-        """How to make the call that is timed, by what the contest is called: `sample_update` for all, `add` for all."""
+        """How to make the call that is timed, by what the contest is called: `sample_update`, `add`, `sample`."""
 
 
 def serve(make: Callable[[Experience, int], Buffer]) -> None:
