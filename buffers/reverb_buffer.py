@@ -12,13 +12,15 @@ import tensorflow as tf
 from .base import BufferInfo, Items, check_count, check_parallel_calls
 from .episode_ends import EpisodeRule, FinalFrame
 from .nests import Nest
-from .rate_limiters import MinSize
+from .priorities import DEFAULT_EPS, WeightNorm
+from .rate_limiters import RateLimiter
 from .reverb_items import ItemPart, WholeEpisodes, check_window, part_for
-from .reverb_knobs import AUTO, resolve_knobs
+from .reverb_knobs import AUTO, limiter_of, resolve_knobs
 from .reverb_pass import PassRows, ScanPass, eligible_rows, item_rows, single_frames, stepped_rows
 from .reverb_reader import TableReader
 from .reverb_served import DEFAULT_PENDING_ITEMS, ServedBuffer, open_link
 from .reverb_table import served_table
+from .reverb_weights import Beta
 from .selectors import Fifo, Remover, Sampler, Uniform
 from .server import ReplayServer
 from .spec import DataSpec
@@ -74,6 +76,12 @@ class ReverbReplayBuffer(ServedBuffer):
       max_chunk_length: frames that Reverb compresses together; None: by their size (`default_chunk_length`). Frames
         are sent when their chunk is full or at a `flush`, so that other processes see them later by up to this many.
       max_pending_items: items that may wait for the server; then `add_batch` waits until half are confirmed.
+      beta: how far importance weights correct, where the table's sampler is `Prioritized`: a number, a `tf.Variable`
+        (read at each draw), or a function of the number of batches drawn, made of TensorFlow's operations.
+      eps: what `update_priorities` adds to absolute TD errors.
+      weight_norm: what weights `(N P)^-beta` are divided by: the largest of the batch (`'batch'`), the largest that any
+        item of the table could have (`'buffer'`, where it has `tracks_least`; at most a second old), or nothing (None).
+        Single elements have no batch: with `'batch'` theirs are divided by nothing. Other samplers give weights of 1.
 
     Raises:
       ImportError: reverb is absent or does not fit the installed TensorFlow.
@@ -122,6 +130,9 @@ class ReverbReplayBuffer(ServedBuffer):
         max_samples: int = AUTO,
         max_chunk_length: int | None = None,
         max_pending_items: int = DEFAULT_PENDING_ITEMS,
+        beta: Beta = 0.4,
+        eps: float = DEFAULT_EPS,
+        weight_norm: WeightNorm = "batch",
     ) -> None:
         for name, count in (("sequence_length", sequence_length), ("stride", stride)):
             check_count(name, count, optional=True)
@@ -154,6 +165,9 @@ class ReverbReplayBuffer(ServedBuffer):
             rate_limiter_timeout_ms=rate_limiter_timeout_ms,
             max_chunk_length=max_chunk_length,
             max_pending_items=max_pending_items,
+            beta=beta,
+            eps=eps,
+            weight_norm=weight_norm,
         )
         self._kind = table.kind
         self._reader = TableReader(
@@ -165,6 +179,9 @@ class ReverbReplayBuffer(ServedBuffer):
             self._stage,
             self._guard.over,
             self._pack_for_dataset,
+            self._weights,
+            self._priorities,
+            burn_in=table.kind.burn_in if table.kind is not None else 0,
             removes=table.max_times_sampled > 0,
         )
         self._told_steps: set[int | None] = set()
@@ -183,8 +200,11 @@ class ReverbReplayBuffer(ServedBuffer):
         short: Literal["drop", "pad"] = "drop",
         sampler: Sampler = Uniform(),  # noqa: B008 - frozen
         remover: Remover = Fifo(),  # noqa: B008 - frozen
-        min_size_to_sample: int = 1,
+        min_size_to_sample: int | None = None,
+        rate_limiter: RateLimiter | None = None,
         max_times_sampled: int = 0,
+        initial: float | Literal["max", "random"] = 1.0,
+        tracks_least: bool = False,
         table_name: str = "replay",
         port: int | None = None,
         timeout_s: float = 60.0,
@@ -199,6 +219,9 @@ class ReverbReplayBuffer(ServedBuffer):
         max_samples: int = AUTO,
         max_chunk_length: int | None = None,
         max_pending_items: int = DEFAULT_PENDING_ITEMS,
+        beta: Beta = 0.4,
+        eps: float = DEFAULT_EPS,
+        weight_norm: WeightNorm = "batch",
     ) -> ReverbReplayBuffer:
         """A buffer that starts its own server in this process, and stops it on `close`.
 
@@ -219,13 +242,15 @@ class ReverbReplayBuffer(ServedBuffer):
             max_size,
             sampler,
             remover,
-            MinSize(min_size_to_sample),
+            limiter_of(min_size_to_sample, rate_limiter),
             max_times_sampled,
             sequence_length,
             stride,
             scannable,
             burn_in=burn_in,
             short=short,
+            initial=initial,
+            tracks_least=tracks_least,
         )
         server = ReplayServer([table], port)
         try:
@@ -252,6 +277,9 @@ class ReverbReplayBuffer(ServedBuffer):
                 max_samples=max_samples,
                 max_chunk_length=max_chunk_length,
                 max_pending_items=max_pending_items,
+                beta=beta,
+                eps=eps,
+                weight_norm=weight_norm,
             )
         except BaseException:
             server.stop()
@@ -428,6 +456,7 @@ class ReverbReplayBuffer(ServedBuffer):
             skipped=0,
             replay_ratio=sampled / added if added else None,
             host=urlsplit(f"//{self._link.address}").hostname or self._link.address,
+            priority_age=self._priorities.age(),
             windows=() if self._kind is None else (WindowCount(self._kind, items, self._streams.num_dropped_short),),
         )
 
@@ -435,7 +464,8 @@ class ReverbReplayBuffer(ServedBuffer):
 
     def _sample(self, sample_batch_size: int | None, part: ItemPart) -> tuple[Items, BufferInfo]:
         self.flush()
-        items, info = self._reader.sample(sample_batch_size or 1, part)
+        self._priorities.look()
+        items, info = self._reader.sample(sample_batch_size, part)
         items = self._spec.pack(tf.nest.flatten(items))
         if sample_batch_size is None:
             return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), (items, info))

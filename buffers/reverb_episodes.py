@@ -25,9 +25,11 @@ from .nests import Array, Nest
 from .reverb_layout import NO_ID, PackedLayout
 from .reverb_link import FIRST_LINE_SECONDS, ServerLink
 from .reverb_pass import take_frames
+from .reverb_priorities import TablePriorities
 from .reverb_rows import RowDrawer, num_rows
 from .reverb_source import ItemDrawer, TableSource
 from .reverb_wait import WaitStage
+from .reverb_weights import ServedWeights
 from .windows import Window
 
 _logger = logging.getLogger(__name__)
@@ -59,6 +61,8 @@ class EpisodeReader:
       stage: waits for the table.
       guard: what to put over a dataset so that it fails when the server is gone.
       pack: leaves to the items' nest.
+      weights: of what is drawn.
+      priorities: are told what is delivered.
       max_samples: episodes after which a dataset ends; -1: never.
       timeout_s: how long draws may give only episodes that are too short.
       removes: the table removes what it delivers, after one draw or more.
@@ -72,6 +76,8 @@ class EpisodeReader:
         stage: WaitStage,
         guard: Callable[[tf.data.Dataset], tf.data.Dataset],
         pack: Callable[[Sequence[Any]], Nest],
+        weights: ServedWeights,
+        priorities: TablePriorities,
         *,
         max_samples: int,
         timeout_s: float,
@@ -83,6 +89,8 @@ class EpisodeReader:
         self._stage = stage
         self._guard = guard
         self._pack = pack
+        self._weights = weights
+        self._priorities = priorities
         self._max_samples = max_samples
         self._timeout_s = timeout_s
         self._rows = RowDrawer(ItemDrawer(link, source), stage, removes=removes)
@@ -106,12 +114,17 @@ class EpisodeReader:
         raw = self._endless()
         if sample_batch_size is None or preprocess is not None:
             rows = raw.map(lambda sample: self._one_episode(sample, preprocess), num_parallel_calls)
-            return self._guard(batch_episodes(rows, sample_batch_size, boundaries, drop_remainder=True))
+            batches = self._guard(batch_episodes(rows, sample_batch_size, boundaries, drop_remainder=True))
+            return self._weighed(batches, sample_batch_size)
         if boundaries is None:
-            batches = self._source.batches(raw, sample_batch_size, drop_remainder=True)
-            return self._guard(batches).map(lambda sample: self._deliver(sample, [sample_batch_size, -1]))
-        batches = self._source.bucketed_batches(raw, sample_batch_size, boundaries)
-        return self._guard(batches).map(lambda sample: self._deliver(sample, [tf.shape(sample.data[0])[0], -1]))
+            batches = self._guard(self._source.batches(raw, sample_batch_size, drop_remainder=True))
+            return self._weighed(
+                batches.map(lambda sample: self._deliver(sample, [sample_batch_size, -1])), sample_batch_size
+            )
+        batches = self._guard(self._source.bucketed_batches(raw, sample_batch_size, boundaries))
+        return self._weighed(
+            batches.map(lambda sample: self._deliver(sample, [tf.shape(sample.data[0])[0], -1])), sample_batch_size
+        )
 
     def windows(
         self,
@@ -125,25 +138,29 @@ class EpisodeReader:
         rows = self._without_skipped(rows, window)
         outer = [window.length]
         if preprocess is not None:
-            rows = rows.map(lambda sample: self._deliver(sample, outer))
+            rows = rows.map(lambda sample: self._deliver(sample, [window.length], window))
             rows = rows.map(lambda items, info: (preprocess(items), info), num_parallel_calls)
         if sample_batch_size is not None:
             rows, outer = rows.batch(sample_batch_size, drop_remainder=True), [sample_batch_size, *outer]
-        if preprocess is not None:
-            return self._guard(rows)
-        return self._guard(rows).map(lambda sample: self._deliver(sample, outer))
+        rows = self._guard(rows)
+        if preprocess is None:
+            rows = rows.map(lambda sample: self._deliver(sample, outer, window))
+        return self._weighed(rows, sample_batch_size)
 
-    def sample(self, num: int, window: Window | None) -> tuple[Nest, BufferInfo]:
-        """`num` rows at once, leaves `[num, Lmax, ...]` or `[num, burn_in + T, ...]`.
+    def sample(self, num: int | None, window: Window | None) -> tuple[Nest, BufferInfo]:
+        """`num` rows at once, leaves `[num, Lmax, ...]` or `[num, burn_in + T, ...]`; None: one, that is no batch.
 
         Raises:
           WaitTimeoutError: they did not come within the timeout.
         """
+        size = num or 1
         if window is None:
-            parts = self._rows.draw(num, self._rows.watch())
+            parts = self._rows.draw(size, self._rows.watch())
             longest = max(int(part.data[0].shape[1]) for part in parts)
-            return self._deliver(_joined([self._extended(part, longest) for part in parts]), [num, longest])
-        return self._deliver(_joined(self._windows_at_once(num, window)), [num, window.length])
+            row = self._deliver(_joined([self._extended(part, longest) for part in parts]), [size, longest])
+        else:
+            row = self._deliver(_joined(self._windows_at_once(size, window)), [size, window.length], window)
+        return self._finished(*row, is_batch=num is not None)
 
     def _windows_at_once(self, num: int, window: Window) -> list[Any]:
         cut_function = self._cut_functions.get(window)
@@ -156,10 +173,11 @@ class EpisodeReader:
             for sample in self._rows.draw(missing, watch):
                 cut = cut_function(list(sample.data))
                 found = np.flatnonzero(cut.num_starts.numpy())
+                self._priorities.delivered(sample.info, self._first(sample))
                 num_drawn = num_rows(sample)
                 self._num_skipped.assign_add(num_drawn - len(found))
                 if len(found):
-                    parts.append(_window_sample(_rows((sample, cut), found), window))
+                    parts.append(_window_sample(_rows((sample, cut), found)))
                     missing -= len(found)
                     watch, in_row, longest = self._rows.watch(), 0, 0
                     continue
@@ -187,7 +205,8 @@ class EpisodeReader:
         """A sample whose columns are one window `[burn_in + T, bytes]`, how many there were, and of how many frames."""
         cut = cut_windows(self._layout, [column[None] for column in sample.data], window)
         one = tf.nest.map_structure(lambda leaf: leaf[0], cut)
-        return _window_sample((sample, one), window), one.num_starts, one.lengths
+        self._priorities.delivered(sample.info, self._first(sample))
+        return _window_sample((sample, one)), one.num_starts, one.lengths
 
     def _without_skipped(self, rows: tf.data.Dataset, window: Window) -> tf.data.Dataset:
         """Samples of the rows that have a window; those that have none are counted, and too many in a row are told."""
@@ -230,17 +249,43 @@ class EpisodeReader:
         next_line.set_shape([])
         return next_line
 
-    def _deliver(self, sample: Any, outer: Sequence[int | tf.Tensor]) -> tuple[Nest, BufferInfo]:
-        """`(items, info)` of a sample with these outer axes."""
+    def _deliver(
+        self, sample: Any, outer: Sequence[int | tf.Tensor], window: Window | None = None
+    ) -> tuple[Nest, BufferInfo]:
+        """`(items, info)` of a sample with these outer axes; `weights` as rows carry them.
+
+        Args:
+          sample: whole episodes, or windows that were cut from them.
+          outer: their leading axes.
+          window: the kind of window.
+        """
+        if window is None:
+            self._priorities.delivered(sample.info, self._first(sample))
         ids, leaves = self._layout.unpack(list(sample.data), outer)
+        told = tf.cast(sample.info.probability, tf.float32)
+        if window is not None and window.short == "drop" and window.num_steps > 1:
+            # Episodes without a window make the others more likely, by a factor that is the same for all.
+            told *= np.nan
         info = BufferInfo(
             ids=ids,
-            probabilities=tf.cast(sample.info.probability, tf.float32),
+            probabilities=told,
             keys=tf.bitcast(sample.info.key, tf.int64),
-            weights=tf.ones_like(sample.info.probability, tf.float32),
+            weights=self._weights.carried(sample.info),
             mask=ids != NO_ID,
         )
         return self._pack(leaves), info
+
+    def _first(self, sample: Any) -> tf.Tensor | None:
+        """The record of each episode's first frame, which mirrors know it by."""
+        return sample.data[0][..., 0, :] if self._priorities.needs_ids else None
+
+    def _finished(self, items: Nest, info: BufferInfo, *, is_batch: bool) -> tuple[Nest, BufferInfo]:
+        return items, info._replace(weights=self._weights.finished(info.weights, is_batch=is_batch))
+
+    def _weighed(self, rows: tf.data.Dataset, sample_batch_size: int | None) -> tf.data.Dataset:
+        """The rows with their weights in place of what they carried."""
+        is_batch = sample_batch_size is not None
+        return rows.map(lambda items, info: self._finished(items, info, is_batch=is_batch))
 
 
 def batch_episodes(
@@ -300,12 +345,10 @@ def num_starts_in_graph(window: Window, lengths: tf.Tensor, final: tf.Tensor) ->
     return tf.where(lengths > final, tf.maximum(multiples(lengths - needed + 1), 1), 0)
 
 
-def _window_sample(cut: tuple[Any, CutWindows], window: Window) -> Any:
+def _window_sample(cut: tuple[Any, CutWindows]) -> Any:
     """A sample of Reverb's with the window in place of the episode, and its probability."""
     sample, windows = cut
     chance = sample.info.probability / tf.cast(tf.maximum(windows.num_starts, 1), sample.info.probability.dtype)
-    if window.short == "drop" and window.num_steps > 1:
-        chance *= np.nan
     return sample._replace(info=sample.info._replace(probability=chance), data=tuple(windows.columns))
 
 

@@ -13,13 +13,15 @@ from .base import BufferInfo, Items, check_count, check_parallel_calls
 from .episode_dataset import bucket_boundaries
 from .episode_ends import EpisodeRule, FinalFrame
 from .nests import Nest
-from .rate_limiters import MinSize
+from .priorities import DEFAULT_EPS, WeightNorm
+from .rate_limiters import RateLimiter
 from .reverb_episodes import EpisodeReader, batch_episodes
 from .reverb_items import OverLong, WholeEpisodes
-from .reverb_knobs import AUTO, resolve_knobs
+from .reverb_knobs import AUTO, limiter_of, resolve_knobs
 from .reverb_pass import ScanPass, eligible_rows, stepped_rows, whole_items
 from .reverb_served import DEFAULT_PENDING_ITEMS, ServedBuffer, open_link
 from .reverb_table import served_table
+from .reverb_weights import Beta
 from .selectors import Fifo, Remover, Sampler, Uniform
 from .server import ReplayServer
 from .spec import DataSpec
@@ -68,6 +70,12 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
       max_samples: episodes after which a dataset ends; -1: never.
       max_chunk_length: frames that Reverb compresses together; None: 16, or 1 where they are large.
       max_pending_items: episodes that may wait for the server; then `add_batch` waits until half are confirmed.
+      beta: how far importance weights correct, where the table's sampler is `Prioritized`: a number, a `tf.Variable`
+        (read at each draw), or a function of the number of batches drawn, made of TensorFlow's operations.
+      eps: what `update_priorities` adds to absolute TD errors.
+      weight_norm: what weights `(N P)^-beta` are divided by: the largest of the batch (`'batch'`), the largest that any
+        item of the table could have (`'buffer'`, where it has `tracks_least`; at most a second old), or nothing (None).
+        Single elements have no batch: with `'batch'` theirs are divided by nothing. Other samplers give weights of 1.
 
     Raises:
       ImportError: reverb is absent or does not fit the installed TensorFlow.
@@ -107,6 +115,9 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
         max_samples: int = AUTO,
         max_chunk_length: int | None = None,
         max_pending_items: int = DEFAULT_PENDING_ITEMS,
+        beta: Beta = 0.4,
+        eps: float = DEFAULT_EPS,
+        weight_norm: WeightNorm = "batch",
     ) -> None:
         spec = DataSpec(data_spec)
         rule = EpisodeRule(spec, end_of_episode_fn, final_frame)
@@ -142,6 +153,9 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
             rate_limiter_timeout_ms=rate_limiter_timeout_ms,
             max_chunk_length=max_chunk_length,
             max_pending_items=max_pending_items,
+            beta=beta,
+            eps=eps,
+            weight_norm=weight_norm,
         )
         self._kind = table.kind
         self._reader = EpisodeReader(
@@ -151,6 +165,8 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
             self._stage,
             self._guard.over,
             self._pack_for_dataset,
+            self._weights,
+            self._priorities,
             max_samples=knobs.max_samples,
             timeout_s=self._read_timeout_s,
             removes=table.max_times_sampled > 0,
@@ -168,8 +184,11 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
         scannable: bool = True,
         sampler: Sampler = Uniform(),  # noqa: B008 - frozen
         remover: Remover = Fifo(),  # noqa: B008 - frozen
-        min_size_to_sample: int = 1,
+        min_size_to_sample: int | None = None,
+        rate_limiter: RateLimiter | None = None,
         max_times_sampled: int = 0,
+        initial: float | Literal["max", "random"] = 1.0,
+        tracks_least: bool = False,
         table_name: str = "episodes",
         port: int | None = None,
         timeout_s: float = 60.0,
@@ -183,6 +202,9 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
         max_samples: int = AUTO,
         max_chunk_length: int | None = None,
         max_pending_items: int = DEFAULT_PENDING_ITEMS,
+        beta: Beta = 0.4,
+        eps: float = DEFAULT_EPS,
+        weight_norm: WeightNorm = "batch",
     ) -> ReverbEpisodicReplayBuffer:
         """A buffer that starts its own server in this process, and stops it on `close`.
 
@@ -198,12 +220,14 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
             max_size,
             sampler,
             remover,
-            MinSize(min_size_to_sample),
+            limiter_of(min_size_to_sample, rate_limiter),
             max_times_sampled,
             None,
             scannable=scannable,
             max_episode_length=max_episode_length,
             over_long=over_long,
+            initial=initial,
+            tracks_least=tracks_least,
         )
         server = ReplayServer([table], port)
         try:
@@ -224,6 +248,9 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
                 max_samples=max_samples,
                 max_chunk_length=max_chunk_length,
                 max_pending_items=max_pending_items,
+                beta=beta,
+                eps=eps,
+                weight_norm=weight_norm,
             )
         except BaseException:
             server.stop()
@@ -313,6 +340,7 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
           ValueError: a size is below 1; `num_steps` and `window`, or `epochs` and `single_deterministic_pass`, are both
             given.
           ValueError: `buckets` without `sample_batch_size`, or with windows.
+          ValueError: windows of a table with `Prioritized` sampler, with another `weight_norm` than `'batch'`.
           ValueError: a pass of a table that cannot be scanned; the message says what is missing.
           tf.errors.InvalidArgumentError: at `next`: the timeout is up, or so long only episodes came that have no such
             window; the message has the numbers.
@@ -326,6 +354,7 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
             raise ValueError("give epochs (shuffled) or single_deterministic_pass (ordered), not both.")
         boundaries = self._boundaries(buckets, sample_batch_size, wanted)
         if not single_deterministic_pass and epochs is None:
+            self._check_weights_of(wanted)
             if wanted is None:
                 return self._reader.episodes(sample_batch_size, boundaries, num_parallel_calls, sequence_preprocess_fn)
             return self._reader.windows(sample_batch_size, wanted, num_parallel_calls, sequence_preprocess_fn)
@@ -369,6 +398,7 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
         self._check_open()
         check_count("sample_batch_size", sample_batch_size, optional=True)
         wanted = _checked_window(num_steps, window)
+        self._check_weights_of(wanted)
         if not tf.executing_eagerly():
             element = self.as_dataset(sample_batch_size, window=wanted).element_spec
             return self._draw_in_graph(lambda buffer: buffer._sample(sample_batch_size, wanted), element)
@@ -409,13 +439,19 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
             skipped=0,
             replay_ratio=sampled / added if added else None,
             host=urlsplit(f"//{self._link.address}").hostname or self._link.address,
+            priority_age=self._priorities.age(),
         )
 
     # How it is done
 
+    def _check_weights_of(self, window: Window | None) -> None:
+        if window is not None:
+            self._weights.check_windows_of_episodes()
+
     def _sample(self, sample_batch_size: int | None, wanted: Window | None) -> tuple[Items, BufferInfo]:
         self.flush()
-        items, info = self._reader.sample(sample_batch_size or 1, wanted)
+        self._priorities.look()
+        items, info = self._reader.sample(sample_batch_size, wanted)
         items = self._spec.pack(tf.nest.flatten(items))
         if sample_batch_size is None:
             return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), (items, info))

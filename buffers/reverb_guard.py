@@ -35,10 +35,12 @@ class ServerGuard:
     Args:
       link: the server.
       timeout_s: how long it may be silent.
+      look: called every second while datasets run.
     """
 
-    def __init__(self, link: ServerLink, timeout_s: float) -> None:
+    def __init__(self, link: ServerLink, timeout_s: float, look: Callable[[], None]) -> None:
         self._link = link
+        self._look = look
         self._timeout_s = timeout_s
         self._gave_up = f"; gave up after {timeout_s:g} s."
         # Holds something while datasets must fail: the graph looks at it without any Python.
@@ -98,7 +100,7 @@ class ServerGuard:
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(
                     target=_watch_server,
-                    args=(self._link, self._alarm, self._timeout_s),
+                    args=(self._link, self._alarm, self._timeout_s, self._look),
                     name="replayfeed-guard",
                     daemon=True,
                 )
@@ -136,7 +138,7 @@ def _ticks(seconds: float) -> tf.data.Dataset:
     return tf.data.experimental.from_variant(slow, spec)
 
 
-def _watch_server(link: ServerLink, alarm: tf.queue.FIFOQueue, timeout_s: float) -> None:
+def _watch_server(link: ServerLink, alarm: tf.queue.FIFOQueue, timeout_s: float, look: Callable[[], None]) -> None:
     """Runs until the link's buffer is closed."""
     watch = Watch(link, timeout_s)  # begins anew with each answer
     is_silent = given_up = False
@@ -152,6 +154,7 @@ def _watch_server(link: ServerLink, alarm: tf.queue.FIFOQueue, timeout_s: float)
                     given_up = True
                     alarm.enqueue(True)
             continue
+        look()
         watch = Watch(link, timeout_s)
         if is_silent:
             is_silent = False

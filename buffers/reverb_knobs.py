@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from .base import check_count
+from .rate_limiters import MinSize, RateLimiter
 from .reverb_table import ServedTable
 
 AUTO = -1
@@ -72,6 +73,29 @@ def resolve_knobs(
         max_samples=max_samples,
         max_cycle_length=max_cycle_length,
     )
+
+
+def limiter_of(min_size_to_sample: int | None, rate_limiter: RateLimiter | None) -> RateLimiter:
+    """The limiter of a buffer's own table.
+
+    Args:
+      min_size_to_sample: short for `MinSize(min_size_to_sample)`.
+      rate_limiter: any limiter; None: `MinSize(1)`.
+
+    Raises:
+      ValueError: both are given.
+
+    >>> limiter_of(None, None)
+    MinSize(min_size_to_sample=1)
+    """
+    if min_size_to_sample is not None and rate_limiter is not None:
+        raise ValueError(
+            "give min_size_to_sample or rate_limiter, not both: min_size_to_sample=n is short for "
+            "rate_limiter=MinSize(n)."
+        )
+    if rate_limiter is not None:
+        return rate_limiter
+    return MinSize(1 if min_size_to_sample is None else min_size_to_sample)
 
 
 def check_auto(name: str, value: Any, least: int) -> None:

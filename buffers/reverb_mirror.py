@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from .base import WaitTimeoutError
 from .reverb_import import load_grpc
 from .reverb_link import FIRST_LINE_SECONDS, ServerLink, Watch
 from .reverb_wire import ItemStream, open_channel, top_priority
@@ -19,6 +20,7 @@ _MAX_BATCH = 1024
 _MAX_WAITING = 8192
 _RETRY_SECONDS = 0.2
 _LOOK_SECONDS = 1.0
+_PATIENCE_SECONDS = 2.0
 # The least priority is that of an item that can be drawn: one of priority 0 stands at the end of its heap.
 _NEVER_DRAWN = sys.float_info.max
 
@@ -88,15 +90,29 @@ class PriorityMirrors:
         Raises:
           WaitTimeoutError: the server does not answer within the link's timeout.
         """
-        return None if self._greatest is None else self._top(self._greatest)
+        if self._greatest is None:
+            return None
+        self.flush()
+        watch = Watch(self._link)
+        while True:
+            try:
+                return top_priority(self._channel, self._greatest, max(0.1, min(_PATIENCE_SECONDS, watch.remaining())))
+            except load_grpc().RpcError:
+                watch.tell_or_raise(self._link.no_answer())
+                self._link.pause(_RETRY_SECONDS)
 
     def least(self) -> float | None:
-        """The least priority above 0 in the table now; None where there is none.
+        """The least priority above 0 in the table now, of the items that are confirmed; None where there is none.
 
         Raises:
-          WaitTimeoutError: the server does not answer within the link's timeout.
+          WaitTimeoutError: the server does not answer at once; the caller can do with what it read before.
         """
-        priority = None if self._least is None else self._top(self._least)
+        if self._least is None:
+            return None
+        try:
+            priority = top_priority(self._channel, self._least, _PATIENCE_SECONDS)
+        except (load_grpc().RpcError, ValueError) as error:  # a closed channel gives a ValueError
+            raise WaitTimeoutError(self._link.no_answer()) from error
         return None if priority == _NEVER_DRAWN else priority
 
     def reset(self) -> None:
@@ -113,16 +129,6 @@ class PriorityMirrors:
         if self._thread is not None:
             self._thread.join(_LOOK_SECONDS)
         self._channel.close()
-
-    def _top(self, table: str) -> float | None:
-        self.flush()
-        watch = Watch(self._link)
-        while True:
-            try:
-                return top_priority(self._channel, table, max(0.1, min(2.0, watch.remaining())))
-            except load_grpc().RpcError:
-                watch.tell_or_raise(self._link.no_answer())
-                self._link.pause(_RETRY_SECONDS)
 
     def _held(self, table: str, priority: float) -> float:
         return _NEVER_DRAWN if table == self._least and priority == 0 else priority

@@ -15,9 +15,11 @@ from .reverb_items import ItemPart
 from .reverb_knobs import SamplerKnobs
 from .reverb_layout import NO_ID, Layout
 from .reverb_link import ServerLink
+from .reverb_priorities import TablePriorities
 from .reverb_rows import RowDrawer
 from .reverb_source import ItemDrawer, TableSource
 from .reverb_wait import WaitStage
+from .reverb_weights import ServedWeights
 
 Preprocess = Callable[[Any], Any]
 
@@ -37,6 +39,9 @@ class TableReader:
       stage: waits for the table.
       guard: what to put over a dataset so that it fails when the server is gone.
       pack: leaves to the items' nest.
+      weights: of what is drawn.
+      priorities: are told what is delivered.
+      burn_in: frames of an item before the drawn one.
       removes: the table removes what it delivers, after one draw or more.
     """
 
@@ -50,7 +55,10 @@ class TableReader:
         stage: WaitStage,
         guard: Callable[[tf.data.Dataset], tf.data.Dataset],
         pack: Callable[[Sequence[Any]], Nest],
+        weights: ServedWeights,
+        priorities: TablePriorities,
         *,
+        burn_in: int,
         removes: bool,
     ) -> None:
         self._link = link
@@ -61,8 +69,11 @@ class TableReader:
         self._stage = stage
         self._guard = guard
         self._pack = pack
+        self._weights = weights
+        self._priorities = priorities
+        self._burn_in = burn_in
         self._rows = RowDrawer(ItemDrawer(link, source), stage, removes=removes)
-        self._deliver_functions: dict[tuple[int, ItemPart], Callable[[Any], tuple[Nest, BufferInfo]]] = {}
+        self._deliver_functions: dict[tuple[int | None, ItemPart], Callable[[Any], tuple[Nest, BufferInfo]]] = {}
 
     def random(
         self,
@@ -80,12 +91,15 @@ class TableReader:
         if not self._layout.has_ids and num_steps is not None and num_steps != self._length:
             per_item = self._length // num_steps if self._length else _SHUFFLE_WINDOWS
             windows = self._whole_items(raw, num_steps, num_parallel_calls, preprocess)
-            return self._guard(_batched(windows.shuffle(per_item * (sample_batch_size or 1)), sample_batch_size))
+            rows = _batched(windows.shuffle(per_item * (sample_batch_size or 1)), sample_batch_size)
+            return self._weighed(self._guard(rows), sample_batch_size)
         if preprocess is None:
             batches = self._guard(_batched(raw, sample_batch_size))
-            return batches.map(lambda sample: self.deliver(sample, sample_batch_size, part))
+            return batches.map(
+                lambda sample: self._finished(self.deliver(sample, sample_batch_size, part), sample_batch_size)
+            )
         rows = raw.map(lambda sample: self._preprocessed(sample, part, preprocess), num_parallel_calls)
-        return self._guard(_batched(rows, sample_batch_size))
+        return self._weighed(self._guard(_batched(rows, sample_batch_size)), sample_batch_size)
 
     def in_order(self, sample_batch_size: int | None, part: ItemPart, preprocess: Preprocess | None) -> tf.data.Dataset:
         """One pass of a table that removes what it delivers in a fixed order; what is in it at the first `next`."""
@@ -111,21 +125,22 @@ class TableReader:
         else:
             rows = self._whole_items(raw, part.num_frames, None, preprocess)
         # The last batch may be smaller: what it holds is gone from the table.
-        return self._guard(_batched(rows, sample_batch_size, drop_remainder=False))
+        return self._weighed(self._guard(_batched(rows, sample_batch_size, drop_remainder=False)), sample_batch_size)
 
-    def sample(self, num: int, part: ItemPart) -> tuple[Nest, BufferInfo]:
-        """`num` rows at once, leaves `[num, ...]`.
+    def sample(self, num: int | None, part: ItemPart) -> tuple[Nest, BufferInfo]:
+        """`num` rows at once, leaves `[num, ...]`; one, `[1, ...]`, that is no batch where it is None.
 
         Raises:
           WaitTimeoutError: they did not come within the timeout.
           ValueError: items differ in length, and several are wanted whole.
         """
+        num_rows = num or 1
         if not self._layout.has_ids:
             if part.num_frames is not None and part.num_frames != self._length:
-                return self._sample_windows(num, part.num_frames)
-            if self._length is None and num > 1:
+                return self._finished(self._sample_windows(num_rows, part.num_frames), num)
+            if self._length is None and num_rows > 1:
                 raise ValueError("the table's items differ in length: give num_steps, or sample one at a time.")
-        drawn = self._rows.draw(num, self._rows.watch())
+        drawn = self._rows.draw(num_rows, self._rows.watch())
         one = drawn[0] if len(drawn) == 1 else tf.nest.map_structure(lambda *rows: tf.concat(rows, 0), *drawn)
         return self._deliver_function(num, part)(one)
 
@@ -147,7 +162,9 @@ class TableReader:
             items, info = self.deliver(
                 sample._replace(data=[column[:, first : first + num_steps] for column in sample.data]), 1, ItemPart()
             )
-            rows.append((items, info._replace(probabilities=self._window_chance(info.probabilities, num_windows))))
+            chance = self._window_chance(info.probabilities, num_windows)
+            carried = info.weights if self._length else self._weights.of_windows(info.weights, num_windows)
+            rows.append((items, info._replace(probabilities=chance, weights=carried)))
         return tf.nest.map_structure(lambda *leaves: tf.concat(leaves, 0), *rows)
 
     def _window_chance(self, item_chance: tf.Tensor, num_windows: Any) -> tf.Tensor:
@@ -155,7 +172,7 @@ class TableReader:
         return item_chance * np.nan if self._length is None else item_chance / tf.cast(num_windows, tf.float32)
 
     def deliver(self, sample: Any, batch: int | None, part: ItemPart) -> tuple[Nest, BufferInfo]:
-        """`(items, info)` from a sample of Reverb's, in the graph or eagerly.
+        """`(items, info)` from a sample of Reverb's, in the graph or eagerly; `weights` as rows carry them.
 
         Args:
           sample: columns `[B, L, ...]`, or `[L, ...]` where `batch` is None.
@@ -163,6 +180,7 @@ class TableReader:
           part: the frames of each item that are wanted.
         """
         columns, first = list(sample.data), part.first
+        drawn = columns[0][..., self._burn_in, :] if self._priorities.needs_ids else None
         outer: list[int] = [] if batch is None else [batch]
         if not part.has_time:
             columns = [column[first] if batch is None else column[:, first] for column in columns]
@@ -173,6 +191,7 @@ class TableReader:
             length = columns[0].shape[len(outer)]
             outer.append(-1 if length is None else length)
         ids, leaves = self._layout.unpack(columns, outer)
+        self._priorities.delivered(sample.info, drawn)
         return self._pack(leaves), self._info(ids, sample.info)
 
     def _info(self, ids: tf.Tensor, info: Any) -> BufferInfo:
@@ -180,9 +199,17 @@ class TableReader:
             ids=ids,
             probabilities=tf.cast(info.probability, tf.float32),
             keys=tf.bitcast(info.key, tf.int64),
-            weights=tf.ones_like(info.probability, tf.float32),
+            weights=self._weights.carried(info),
             mask=ids != NO_ID if self._layout.has_ids else tf.ones_like(ids, tf.bool),
         )
+
+    def _finished(self, row: tuple[Nest, BufferInfo], batch: int | None) -> tuple[Nest, BufferInfo]:
+        """The batch (None: single element) with its weights in place of what its rows carried."""
+        items, info = row
+        return items, info._replace(weights=self._weights.finished(info.weights, is_batch=batch is not None))
+
+    def _weighed(self, rows: tf.data.Dataset, batch: int | None) -> tf.data.Dataset:
+        return rows.map(lambda items, info: self._finished((items, info), batch))
 
     def _endless(self, sample_batch_size: int | None, num_parallel_calls: int | None) -> tf.data.Dataset:
         if self._knobs.max_samples != -1:
@@ -241,10 +268,12 @@ class TableReader:
 
         return dataset.map(cut).unbatch()
 
-    def _deliver_function(self, num: int, part: ItemPart) -> Callable[[Any], tuple[Nest, BufferInfo]]:
+    def _deliver_function(self, num: int | None, part: ItemPart) -> Callable[[Any], tuple[Nest, BufferInfo]]:
         function = self._deliver_functions.get((num, part))
         if function is None:
-            function = tf.function(lambda sample: self.deliver(sample, num, part), autograph=False)
+            function = tf.function(
+                lambda sample: self._finished(self.deliver(sample, num or 1, part), num), autograph=False
+            )
             self._deliver_functions[num, part] = function
         return function
 

@@ -12,30 +12,34 @@ import numpy as np
 import tensorflow as tf
 
 from .adds import Adds
-from .base import BufferInfo, Ids, Items, ReplayBuffer, check_count
+from .base import BufferInfo, Ids, Items, ReplayBuffer, WaitTimeoutError, check_count
 from .callbacks import call_weakly
 from .episode_ends import EpisodeRule
 from .nests import Array, Nest
-from .priorities import check_keys, check_priorities
+from .priorities import WeightNorm, check_exponent, check_keys, check_priorities
 from .reverb_guard import ServerGuard
 from .reverb_import import load_reverb
 from .reverb_knobs import AUTO, SamplerKnobs, check_auto
 from .reverb_layout import PackedLayout
+from .reverb_limits import limiter_state
 from .reverb_link import ServerLink
+from .reverb_priorities import TablePriorities
 from .reverb_scan import ScannedFrames, TableScanner
 from .reverb_source import ItemDrawer, TableSource
 from .reverb_streams import StreamWriter
 from .reverb_table import ServedTable
 from .reverb_targets import ItemTarget
 from .reverb_wait import WaitStage
+from .reverb_weights import Beta, ServedWeights
 from .reverb_writer import ItemWriter, default_chunk_length
 from .server import ReplayServer
 from .spec import DataSpec, ItemChecker
 from .windows import Window
 
-_TD_EPSILON = 1e-6
 # Above 50 Reverb prints a warning for each item.
 DEFAULT_PENDING_ITEMS = 48
+# What a question gives a server that does not answer at once.
+_READY_SECONDS = 1.0
 
 
 class ServedBuffer(ReplayBuffer):
@@ -53,6 +57,9 @@ class ServedBuffer(ReplayBuffer):
       rate_limiter_timeout_ms: how long a read waits; -1: the link's timeout.
       max_chunk_length: frames that Reverb compresses together; None: by their size.
       max_pending_items: items that may wait for the server.
+      beta: how far weights correct (`reverb_weights.Beta`).
+      eps: what is added to absolute TD errors.
+      weight_norm: what weights are divided by.
     """
 
     def __init__(
@@ -69,6 +76,9 @@ class ServedBuffer(ReplayBuffer):
         rate_limiter_timeout_ms: int,
         max_chunk_length: int | None,
         max_pending_items: int,
+        beta: Beta,
+        eps: float,
+        weight_norm: WeightNorm,
     ) -> None:
         check_count("batch_size", batch_size)
         check_count("max_pending_items", max_pending_items)
@@ -80,14 +90,24 @@ class ServedBuffer(ReplayBuffer):
         self._batch_size = int(batch_size)
         self._local_server = local_server
         self._owned_server: ReplayServer | None = None
+        self._eps = check_exponent("eps", eps)
+        ahead = knobs.max_in_flight_samples_per_worker * knobs.num_workers_per_iterator * knobs.max_cycle_length
+        self._priorities = TablePriorities(link, table, ahead)
+        self._weights = ServedWeights(table.sampler, beta, weight_norm, self._priorities.least, table=table.name)
         self._streams = self._stream_writer(rule, max_chunk_length, max_pending_items)
         checker = ItemChecker(spec, self._batch_size, cast=cast)
         self._adds = Adds(spec, checker, self._batch_size, self._streams)
         self._read_timeout_s = link.timeout_s if rate_limiter_timeout_ms == AUTO else rate_limiter_timeout_ms / 1000
         self._source = TableSource(link, table.layout, table.item_length, knobs)
-        streams = self._streams
-        self._stage = WaitStage(link, streams.flush_for_a_read, self._read_timeout_s, streams.explain_no_item)
-        self._guard = ServerGuard(link, self._read_timeout_s)
+        streams, priorities = self._streams, self._priorities
+
+        def get_ready() -> None:
+            streams.flush_for_a_read()
+            priorities.flush()
+            priorities.look()
+
+        self._stage = WaitStage(link, get_ready, self._read_timeout_s, streams.explain_no_item)
+        self._guard = ServerGuard(link, self._read_timeout_s, priorities.look)
         self._scanner: TableScanner | None = None
         if table.scan_table is not None:
             drawer = ItemDrawer(link, self._source, table.scan_table)
@@ -210,8 +230,46 @@ class ServedBuffer(ReplayBuffer):
           WaitTimeoutError: it has not within `timeout_s`; the message has the numbers.
         """
         self._streams.flush()
+        self._priorities.flush()
 
     # Reading
+
+    def ready(self, num_items: int = 1) -> bool:
+        """Whether `sample(num_items)` would get its items now, without waiting for others to insert or to draw.
+
+        Nothing is drawn. This buffer's pending writes are confirmed first, and those that a rate limiter holds back
+        until somebody draws count as what they are: there when the draw needs them. Another reader can of course
+        be faster. A dataset's `next` succeeds as well where this is True; where it is False the iterator may still have
+        items that it drew ahead.
+
+        Raises:
+          TypeError: `num_items` is no int.
+          ValueError: it is below 1, or the buffer is closed.
+        """
+        return not self.why_not_ready(num_items)
+
+    def why_not_ready(self, num_items: int = 1) -> str:
+        """What is missing for `sample(num_items)`, with the limiter's numbers; empty where `ready(num_items)`.
+
+        Where items leave the table after several draws, `max_times_sampled` above 1, each draw is taken to remove one.
+
+        Raises:
+          TypeError, ValueError: as `ready`.
+        """
+        self._check_open()
+        check_count("num_items", num_items)
+        num_missing = num_items - self._stage.num_kept
+        if num_missing <= 0:
+            return ""
+        try:
+            num_held_back = self._streams.flush_for_a_read(_READY_SECONDS)
+            info = self._link.ask(_READY_SECONDS)[self._table.name]
+        except WaitTimeoutError as error:
+            return str(error)
+        except (RuntimeError, load_reverb().DeadlineExceededError):
+            return self._link.no_answer()
+        why = limiter_state(info).why_no_sample(num_missing, num_held_back)
+        return "" if why is None else why + self._streams.explain_no_item()
 
     def get(self, ids: Ids, num_steps: int | None = None) -> Items:
         """Refuses: a Reverb table cannot be read by frame id.
@@ -230,11 +288,14 @@ class ServedBuffer(ReplayBuffer):
         Args:
           keys: int64 `[n]`, `BufferInfo.keys`.
           priorities: `[n]`, finite and at least 0.
-          td_errors: `[n]`, finite, instead: the priority is `abs(td_error) + 1e-6`.
+          td_errors: `[n]`, finite, instead: the priority is `abs(td_error) + eps`.
 
         Raises:
           ValueError: not exactly one of `priorities` and `td_errors` is given.
-          ValueError: shapes differ, or a value is refused; the message names the position.
+          ValueError: shapes differ, or a value is refused; the message names the position. Nothing is set.
+          ValueError: the table takes no priorities (`initial='random'`).
+          ValueError: the table has tables beside it that tell the greatest or the least priority, and a key was not
+            drawn by this buffer. Nothing is set.
           WaitTimeoutError: the server does not answer within `timeout_s`.
         """
         if (priorities is None) == (td_errors is None):
@@ -258,6 +319,7 @@ class ServedBuffer(ReplayBuffer):
         def reset() -> None:
             for name in tables:
                 self._link.client.reset(name)
+            self._priorities.reset()
 
         self._streams.restart(lambda: self._link.call(reset, "a reset"))
 
@@ -278,18 +340,21 @@ class ServedBuffer(ReplayBuffer):
         finally:
             self._end_waits()
             self._guard.close()
+            self._priorities.close()
             if self._owned_server is not None:
                 self._owned_server.stop()
 
     # How it is done
 
     def _stream_writer(self, rule: EpisodeRule, max_chunk_length: int | None, max_pending_items: int) -> StreamWriter:
-        table, link, batch_size = self._table, self._link, self._batch_size
+        table, link, batch_size, priorities = self._table, self._link, self._batch_size, self._priorities
 
         def make_writer() -> ItemWriter:
             if table.kind is None:
                 raise ValueError("add_batch needs sequence_length: it says how long the items are that are written.")
-            target = ItemTarget(table.name, table.kind, table.capacity, table.scan_table)
+            target = ItemTarget(
+                table.name, table.kind, table.capacity, table.scan_table, priorities.new_priority, priorities.on_item
+            )
             return ItemWriter(
                 link,
                 [target],
@@ -300,7 +365,7 @@ class ServedBuffer(ReplayBuffer):
                 max_pending_items=max_pending_items,
             )
 
-        return StreamWriter(rule, table.layout, batch_size, make_writer)
+        return StreamWriter(rule, table.layout, batch_size, make_writer, (priorities.why_refused(),))
 
     def _scan(self) -> ScannedFrames:
         """Everything that the table holds.
@@ -317,13 +382,12 @@ class ServedBuffer(ReplayBuffer):
         if keys.ndim != 1:
             raise ValueError(f"keys: expected int64 [n], got shape {list(keys.shape)}; windows have one key each.")
         raw = (
-            check_priorities(None, values, keys.shape) + _TD_EPSILON
+            check_priorities(None, values, keys.shape) + self._eps
             if is_td
             else check_priorities(values, None, keys.shape)
         )
-        updates = dict(zip(keys.astype(np.int64).view(np.uint64).tolist(), raw.tolist(), strict=True))
         self.flush()
-        self._link.call(lambda: self._link.client.mutate_priorities(self._table.name, updates), "an update")
+        self._priorities.update(keys, raw)
         return np.True_
 
     def _draw_in_graph(self, draw: Callable[[Any], tuple[Nest, BufferInfo]], element: Any) -> tuple[Items, BufferInfo]:
