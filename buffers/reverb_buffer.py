@@ -292,7 +292,7 @@ class ReverbReplayBuffer(ServedBuffer):
         return "items"
 
     def __len__(self) -> int:
-        self.flush()
+        self._settle()
         return int(self._link.info().current_size) * self._table.frames_per_item
 
     def num_frames(self) -> tf.Tensor:
@@ -435,7 +435,7 @@ class ReverbReplayBuffer(ServedBuffer):
 
     def stats(self) -> BufferStats:
         """Counts and shares as of now; None where Reverb does not tell."""
-        self.flush()
+        self._settle()
         info = self._link.info()
         limiter = info.rate_limiter_info
         items, inserted = int(info.current_size), int(limiter.insert_stats.completed)
@@ -463,7 +463,7 @@ class ReverbReplayBuffer(ServedBuffer):
     # How it is done
 
     def _sample(self, sample_batch_size: int | None, part: ItemPart) -> tuple[Items, BufferInfo]:
-        self.flush()
+        self._settle()
         self._priorities.look()
         items, info = self._reader.sample(sample_batch_size, part)
         items = self._spec.pack(tf.nest.flatten(items))

@@ -270,7 +270,7 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
     @property
     def num_episodes(self) -> int:
         """Episodes that the table holds now."""
-        self.flush()
+        self._settle()
         return int(self._link.info().current_size)
 
     @property
@@ -449,7 +449,7 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
             self._weights.check_windows_of_episodes()
 
     def _sample(self, sample_batch_size: int | None, wanted: Window | None) -> tuple[Items, BufferInfo]:
-        self.flush()
+        self._settle()
         self._priorities.look()
         items, info = self._reader.sample(sample_batch_size, wanted)
         items = self._spec.pack(tf.nest.flatten(items))
@@ -459,7 +459,7 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
 
     def _table_counts(self) -> tuple[int, int, int]:
         """Episodes that the table holds, and how many were ever inserted and drawn."""
-        self.flush()
+        self._settle()
         info = self._link.info()
         limiter = info.rate_limiter_info
         return int(info.current_size), int(limiter.insert_stats.completed), int(limiter.sample_stats.completed)

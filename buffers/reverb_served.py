@@ -367,6 +367,11 @@ class ServedBuffer(ReplayBuffer):
 
         return StreamWriter(rule, table.layout, batch_size, make_writer, (priorities.why_refused(),))
 
+    def _settle(self) -> None:
+        """Confirms what was added, but for what a limiter holds back until somebody draws."""
+        self._streams.flush_for_a_read()
+        self._priorities.flush()
+
     def _scan(self) -> ScannedFrames:
         """Everything that the table holds.
 
@@ -386,7 +391,7 @@ class ServedBuffer(ReplayBuffer):
             if is_td
             else check_priorities(values, None, keys.shape)
         )
-        self.flush()
+        self._settle()
         self._priorities.update(keys, raw)
         return np.True_
 

@@ -15,6 +15,9 @@ from .reverb_layout import NO_ID
 from .reverb_targets import TableItems
 from .reverb_writer import ItemWriter
 
+# How often a read looks whether the thread that writes waits for it.
+_LOOK_SECONDS = 0.05
+
 
 class ColumnLayout(Protocol):
     """How frames become columns; a `Layout`, or that of several tables."""
@@ -109,12 +112,18 @@ class StreamWriter:
           timeout_s: instead of the link's.
 
         Returns:
-          Items of this table that are held back. (Where a group writes, 0: it cannot tell whose they are.)
+          Items of this table that are held back; 0 where it cannot tell: where a group writes, which cannot tell
+          whose they are, and while a write of another thread waits for a limiter.
         """
-        with self._owner._lock:
-            writer = self._owner._writer
-            num_waiting = 0 if writer is None else writer.flush_for_a_read(timeout_s)
+        owner = self._owner
+        while not owner._lock.acquire(timeout=_LOOK_SECONDS):
+            if owner._writer is not None and owner._writer.is_held_back:
+                return 0  # another thread waits for somebody to draw: not for us to wait for it
+        try:
+            num_waiting = 0 if owner._writer is None else owner._writer.flush_for_a_read(timeout_s)
             return num_waiting if self._owner is self and self._is_alone else 0
+        finally:
+            owner._lock.release()
 
     def flushed_next_ids(self) -> Array | None:
         """`flush_for_a_read`; ids int64 `[B]` above all those given out so far, or None where there are none."""

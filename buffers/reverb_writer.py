@@ -53,6 +53,10 @@ class ItemWriter:
       padding: columns `[bytes]` of a frame of padding; None where no table has any.
       chunk_length: frames that Reverb compresses together.
       max_pending_items: items that may wait for the server; then `write` waits until half of them are confirmed.
+
+    Attributes:
+      items: of each table.
+      is_held_back: a call waits for a limiter to let items in. They were sent; only samples can help.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class ItemWriter:
         self._squeezed = {n: [False] * n for n in range(1, self._num_columns + 1)}
         self._max_pending = max_pending_items
         self._unconfirmed = 0
+        self.is_held_back = False
         self._has_frames = [False] * batch_size
         self._next_ids = np.zeros(batch_size, np.int64)
         self.items = tuple(TableItems(target, num_columns, self._next_ids, self._create) for target in targets)
@@ -225,20 +230,23 @@ class ItemWriter:
 
     def _confirm(self, num_may_wait: int, *, is_read: bool = False, timeout_s: float | None = None) -> None:
         watch = Watch(self._link, timeout_s)
-        while True:
-            least = _LOOK_SECONDS if is_read else FIRST_LINE_SECONDS
-            if self._flush_within(num_may_wait, min(watch.remaining(), least, self._link.log_interval_s)):
-                self._unconfirmed = num_may_wait
-                return
-            blocked = self._blocked_tables()
-            if is_read and blocked:
-                self._unconfirmed = self._count_unconfirmed()
-                return
-            why = f": {'; '.join(blocked)}" if blocked else ""
-            watch.tell_or_raise(
-                f"{self._where()} at {self._link.address}: up to {self._unconfirmed} items are not confirmed by the "
-                f"server{why}; waiting"
-            )
+        seconds = _LOOK_SECONDS
+        try:
+            while not self._flush_within(num_may_wait, min(watch.remaining(), seconds, self._link.log_interval_s)):
+                blocked = self._blocked_tables()
+                if is_read and blocked:
+                    self._unconfirmed = self._count_unconfirmed()
+                    return
+                self.is_held_back = bool(blocked)
+                seconds = _LOOK_SECONDS if is_read else FIRST_LINE_SECONDS
+                why = f": {'; '.join(blocked)}" if blocked else ""
+                watch.tell_or_raise(
+                    f"{self._where()} at {self._link.address}: up to {self._unconfirmed} items are not confirmed by "
+                    f"the server{why}; waiting"
+                )
+            self._unconfirmed = num_may_wait
+        finally:
+            self.is_held_back = False
 
     def _flush_within(self, num_may_wait: int, seconds: float) -> bool:
         """Whether at most so many items are unconfirmed after so many seconds."""
