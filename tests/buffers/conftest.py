@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 from absl import flags
 
-from replayfeed.buffers import EpisodicReplayBuffer, ReplayBuffer, ReverbReplayBuffer, TFUniformReplayBuffer
+from replayfeed.buffers import (
+    EpisodicReplayBuffer,
+    ReplayBuffer,
+    ReservoirReplayBuffer,
+    ReverbReplayBuffer,
+    TFUniformReplayBuffer,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,12 +67,30 @@ def _episodic(spec: Any, settings: Settings) -> ReplayBuffer:
     )
 
 
-BACKENDS = {"local": _local, "episodic": _episodic, "served": _served}
+def _reservoir(spec: Any, settings: Settings) -> ReplayBuffer:
+    return ReservoirReplayBuffer(
+        spec,
+        settings.steps * settings.batch_size,
+        batch_size=settings.batch_size,
+        seed=7,
+        cast=settings.cast,
+        end_of_episode_fn=settings.end_of_episode_fn,
+    )
+
+
+BACKENDS = {"local": _local, "episodic": _episodic, "reservoir": _reservoir, "served": _served}
+
+# A buffer of episodes gives whole ones where others give frames; a reservoir holds no streams, so no windows of them.
+_NOT_FOR = {"by_frames": "[episodic", "by_streams": "[reservoir"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A buffer of episodes gives whole ones where others give frames: tests of those are not for it."""
-    by_nature = [item for item in items if item.get_closest_marker("by_frames") and "[episodic" in item.name]
+    """Leaves out tests of what a backend by its nature has not."""
+    by_nature = [
+        item
+        for item in items
+        if any(item.get_closest_marker(marker) and name in item.name for marker, name in _NOT_FOR.items())
+    ]
     config.hook.pytest_deselected(items=by_nature)
     items[:] = [item for item in items if item not in by_nature]
 

@@ -59,10 +59,11 @@ def test_properties_are_the_constructors_arguments(make):
     assert buffer.data_spec is COUNTER
     assert buffer.batch_size == 3
     assert buffer.capacity == 30 and type(buffer.capacity) is int
-    assert buffer.capacity_unit == {"local": "frames", "served": "items"}[make.backend]
+    assert buffer.capacity_unit == {"local": "frames", "reservoir": "frames", "served": "items"}[make.backend]
 
 
 @pytest.mark.by_frames
+@pytest.mark.by_streams
 def test_an_empty_buffer_holds_nothing(make):
     buffer = make(COUNTER, batch_size=2)
     assert len(buffer) == 0
@@ -87,6 +88,7 @@ def test_add_batch_returns_a_tensor_for_tensors(make):
 
 
 @pytest.mark.by_frames
+@pytest.mark.by_streams
 def test_add_batch_inside_a_tf_function_adds_at_each_call(make):
     buffer = make(COUNTER, batch_size=2)
 
@@ -102,6 +104,7 @@ def test_add_batch_inside_a_tf_function_adds_at_each_call(make):
     np.testing.assert_array_equal(buffer.gather_all(), counters(2, range(10)))
 
 
+@pytest.mark.by_streams
 def test_add_sequence_is_the_same_as_single_adds(make):
     single, block = make(STEP, batch_size=2, num_steps=2), make(STEP, batch_size=2, num_steps=2)
     step_types = np.array([[FIRST, MID, LAST, FIRST, MID], [MID, LAST, FIRST, MID, MID]], np.int32)
@@ -120,6 +123,7 @@ def test_add_sequence_of_no_steps_writes_nothing(make):
 
 
 @pytest.mark.by_frames
+@pytest.mark.by_streams
 def test_add_sequence_longer_than_the_capacity_keeps_the_newest(make):
     buffer = make(COUNTER, batch_size=2, steps=4)
     buffer.add_sequence(counters(2, range(11)))
@@ -144,6 +148,7 @@ def test_input_is_copied(make):
 
 
 @pytest.mark.by_frames
+@pytest.mark.by_streams
 def test_capacity_evicts_the_oldest(make):
     buffer = make(COUNTER, batch_size=1, steps=3)
     add_counters(buffer, range(5))
@@ -272,6 +277,7 @@ def test_plain_numbers_take_the_fields_dtype(make):
 
 
 @pytest.mark.by_frames
+@pytest.mark.by_streams
 def test_plain_numbers_of_64_bits_are_kept_exactly(make):
     buffer = make({"x": tf.TensorSpec([], tf.uint64)}, batch_size=2)
     buffer.add_batch({"x": [2**63 + 1, 1]})
@@ -356,6 +362,7 @@ SIZES = [(None, None), (5, None), (None, 2), (5, 2)]
 
 @pytest.mark.by_frames
 @pytest.mark.parametrize(("batch", "num_steps"), SIZES)
+@pytest.mark.by_streams
 def test_sample_and_dataset_have_the_documented_shapes_and_dtypes(make, batch, num_steps):
     spec = {"a": tf.TensorSpec([2], tf.float32), "b": (tf.TensorSpec([], tf.uint8),)}
     buffer = make(spec, num_steps=num_steps or 1)
@@ -381,6 +388,7 @@ def test_sample_and_dataset_have_the_documented_shapes_and_dtypes(make, batch, n
             assert tensor_spec.is_compatible_with(tensor)
 
 
+@pytest.mark.by_streams
 def test_info_of_uniform_draws(make):
     buffer = make(COUNTER, batch_size=2, num_steps=2)
     ids = np.stack([buffer.add_batch(counters(2, [t])[:, 0]) for t in range(4)], axis=1)
@@ -393,6 +401,7 @@ def test_info_of_uniform_draws(make):
     assert info.key is info.keys and info.probability is info.probabilities
 
 
+@pytest.mark.by_streams
 def test_get_next_gives_a_tuple_of_steps_when_not_time_stacked(make):
     buffer = make(COUNTER, num_steps=3)
     add_counters(buffer, range(6))
@@ -403,6 +412,7 @@ def test_get_next_gives_a_tuple_of_steps_when_not_time_stacked(make):
         buffer.get_next(4, time_stacked=False)
 
 
+@pytest.mark.by_streams
 def test_sequence_preprocess_fn_sees_one_sample_without_batch_axis(make):
     buffer = make(COUNTER, num_steps=2)
     add_counters(buffer, range(5))
@@ -422,6 +432,7 @@ def test_autotuned_parallel_calls_are_taken(make):
     assert next(iter(buffer.as_dataset(3, num_parallel_calls=tf.data.AUTOTUNE)))[0].shape == (3,)
 
 
+@pytest.mark.by_streams
 def test_sample_inside_a_tf_function_draws_at_each_call(make):
     buffer = make(COUNTER, num_steps=2)
     add_counters(buffer, range(50))
@@ -443,6 +454,7 @@ def test_num_frames_stays_live_inside_a_tf_function(make):
 # Episodes
 
 
+@pytest.mark.by_streams
 def test_no_window_joins_two_episodes_of_a_trajectory(make):
     """FR-001: LAST is the boundary frame; a window may end there, not start there, nor go past it."""
     buffer = make(STEP, num_steps=2)
@@ -464,6 +476,7 @@ def test_a_final_observation_is_no_sample_of_one_frame(make):
     np.testing.assert_allclose(info.probabilities, 1 / 3)
 
 
+@pytest.mark.by_streams
 def test_no_window_joins_two_episodes_of_a_dict_with_is_last(make):
     spec = {"is_last": tf.TensorSpec([], tf.bool), "value": tf.TensorSpec([], tf.int64)}
     buffer = make(spec, num_steps=2)
@@ -484,6 +497,7 @@ def test_no_window_joins_two_episodes_of_a_dict_with_is_last(make):
         ("step_type", tf.float32, [], float(LAST)),
     ],
 )
+@pytest.mark.by_streams
 def test_flags_are_read_whatever_their_dtype_and_with_an_axis_of_one(make, name, dtype, shape, last):
     buffer = make({name: tf.TensorSpec(shape, dtype), "value": tf.TensorSpec([], tf.int64)}, num_steps=2)
     for t in range(6):
@@ -503,6 +517,7 @@ def test_flags_that_are_overlooked_are_told(make):
     make(spec, end_of_episode_fn=lambda items: items["nested"]["is_last"])  # tells them: no warning
 
 
+@pytest.mark.by_streams
 def test_ends_told_by_the_argument_leave_the_last_frame_ordinary(make):
     """Dopamine's episode_end: the frame has an action and a reward of its own."""
     buffer = make(COUNTER, num_steps=1)
@@ -515,12 +530,14 @@ def test_ends_told_by_the_argument_leave_the_last_frame_ordinary(make):
     assert drawn_starts(windows, 2) == {0, 2}
 
 
+@pytest.mark.by_streams
 def test_ends_told_by_a_function(make):
     buffer = make(COUNTER, batch_size=2, num_steps=2, end_of_episode_fn=lambda items: items % 100 == 2)
     add_counters(buffer, range(5))
     assert drawn_starts(buffer, 2) == {0, 1, 3, 100, 101, 103}
 
 
+@pytest.mark.by_streams
 def test_ends_inside_a_tf_function(make):
     buffer = make(COUNTER, num_steps=2)
 
@@ -533,6 +550,7 @@ def test_ends_inside_a_tf_function(make):
     assert drawn_starts(buffer, 2) == {0, 1, 3}
 
 
+@pytest.mark.by_streams
 def test_end_stream_stops_one_stream(make):
     buffer = make(COUNTER, batch_size=2, num_steps=2)
     add_counters(buffer, range(2))
@@ -546,6 +564,7 @@ def test_end_stream_stops_one_stream(make):
         buffer.end_stream(2)
 
 
+@pytest.mark.by_streams
 def test_a_reset_without_a_flag_joins_nothing(make):
     """An episode that begins ends the one before, even when no LAST came."""
     buffer = make(STEP, num_steps=2)
@@ -554,6 +573,7 @@ def test_a_reset_without_a_flag_joins_nothing(make):
     assert drawn_starts(buffer, 2) == {0, 2}
 
 
+@pytest.mark.by_streams
 def test_streams_of_different_episode_lengths_do_not_mix(make):
     """FR-050: three environments with episodes of 4, 7 and 5 steps, stepped together."""
     buffer = make(COUNTER, batch_size=3, num_steps=3, steps=40)
@@ -568,6 +588,7 @@ def test_streams_of_different_episode_lengths_do_not_mix(make):
 
 
 @pytest.mark.by_frames
+@pytest.mark.by_streams
 def test_an_ordered_pass_gives_each_frame_once_and_ends(make):
     buffer = make(COUNTER, batch_size=2)
     add_counters(buffer, range(3))
@@ -579,6 +600,7 @@ def test_an_ordered_pass_gives_each_frame_once_and_ends(make):
 
 
 @pytest.mark.by_frames
+@pytest.mark.by_streams
 def test_an_ordered_pass_after_wrap_around_mixes_no_streams(make):
     """T1."""
     buffer = make(COUNTER, batch_size=2, steps=4)
@@ -588,6 +610,7 @@ def test_an_ordered_pass_after_wrap_around_mixes_no_streams(make):
 
 
 @pytest.mark.by_frames
+@pytest.mark.by_streams
 def test_an_ordered_pass_of_windows_steps_by_their_length_in_each_episode(make):
     """T2."""
     buffer = make(COUNTER, batch_size=2, num_steps=2)
@@ -597,6 +620,7 @@ def test_an_ordered_pass_of_windows_steps_by_their_length_in_each_episode(make):
     assert windows == [[0, 1], [2, 3], [4, 5], [6, 7], [100, 101], [102, 103], [104, 105], [106, 107]]
 
 
+@pytest.mark.by_streams
 def test_an_ordered_pass_with_a_window_visits_every_eligible_start(make):
     buffer = make(STEP, num_steps=2)
     for t, step_type in enumerate([FIRST, MID, LAST, FIRST, MID]):
@@ -606,6 +630,7 @@ def test_an_ordered_pass_with_a_window_visits_every_eligible_start(make):
 
 
 @pytest.mark.by_frames
+@pytest.mark.by_streams
 def test_an_ordered_pass_in_batches_ends_with_a_smaller_one(make):
     """T3: streams that do not divide the batch change nothing."""
     buffer = make(COUNTER, batch_size=3)
@@ -614,6 +639,7 @@ def test_an_ordered_pass_in_batches_ends_with_a_smaller_one(make):
     assert batches == [[0, 1], [2, 100], [101, 102], [200, 201], [202]]
 
 
+@pytest.mark.by_streams
 def test_epochs_draw_without_replacement(make):
     buffer = make(COUNTER, batch_size=2, num_steps=2)
     add_counters(buffer, range(4))
@@ -624,6 +650,7 @@ def test_epochs_draw_without_replacement(make):
     assert len(set(map(tuple, passes))) > 1
 
 
+@pytest.mark.by_streams
 def test_gather_all_includes_final_observations(make):
     buffer = make(STEP, num_steps=2)
     step_types = [FIRST, MID, LAST, FIRST, MID, LAST]
@@ -638,6 +665,7 @@ def test_gather_all_includes_final_observations(make):
 
 
 @pytest.mark.parametrize("num_steps", [None, 2])
+@pytest.mark.by_streams
 def test_sampling_an_empty_buffer_is_an_error_never_a_hang(make, num_steps):
     buffer = make(COUNTER, num_steps=num_steps or 1)
     with pytest.raises(EmptyBufferError) as error:
@@ -649,6 +677,7 @@ def test_sampling_an_empty_buffer_is_an_error_never_a_hang(make, num_steps):
         tf.function(lambda: buffer.sample(4, num_steps))()
 
 
+@pytest.mark.by_streams
 def test_a_window_longer_than_any_episode_is_an_error_never_filler(make):
     """FR-007, T13."""
     buffer = make(COUNTER, num_steps=5)
@@ -702,6 +731,7 @@ def test_wrong_arguments_are_told_apart_at_the_call(make, case):
         call(buffer)
 
 
+@pytest.mark.by_streams
 def test_priorities_may_be_written_back_inside_a_tf_function(make):
     buffer = make(COUNTER, num_steps=2)
     add_counters(buffer, range(5))
@@ -726,6 +756,7 @@ def test_draws_of_one_tf_function_are_independent(make):
 # Life
 
 
+@pytest.mark.by_streams
 def test_clear_empties_the_buffer_and_its_counters_and_ids_go_on(make):
     buffer = make(COUNTER, num_steps=2)
     old = [int(buffer.add_batch(np.array([t]))[0]) for t in range(3)]

@@ -16,6 +16,7 @@ def starts(buffer, num_steps, draws=1000):
     return set(values[:, 0].tolist())
 
 
+@pytest.mark.by_streams
 def test_fr_003_slices_start_only_where_a_whole_one_fits(make):
     """Trajectories 3,3 | 0 | 1,1,1 | 2,2,2 | 3: the last 3 is not the first one's continuation."""
     buffer = make(COUNTER, num_steps=3, steps=20)
