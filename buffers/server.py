@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
 from .reverb_import import load_reverb
+from .table_words import repeated_item
 from .tables import TableConfig
+
+_logger = logging.getLogger(__name__)
 
 
 class ReplayServer:
@@ -38,6 +42,9 @@ class ReplayServer:
         for table in tables:
             if isinstance(table, TableConfig):
                 built += table.build()
+                repeated = repeated_item(table)
+                if repeated is not None:
+                    _logger.warning("table %r: %s", table.name, repeated)
             elif isinstance(table, reverb.Table):
                 built.append(table)
             else:

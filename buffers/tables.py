@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from .base import check_count
@@ -15,6 +16,8 @@ from .selectors import Fifo, MaxHeap, MinHeap, Prioritized, Remover, Sampler, Se
 from .spec import DataSpec
 from .table_checks import check_limiter_fits, check_priorities_of_new_items, check_slot
 from .table_fields import check_field_names, select_fields
+from .table_text import arguments_from_plain, config_to_plain, from_json, from_yaml, to_json, to_yaml
+from .table_words import cautions, describe
 from .windows import Window
 
 SCAN_SUFFIX = "__scan"
@@ -203,6 +206,89 @@ class TableConfig:
         if self.min_mirror is not None:
             tables.append(beside(self.min_mirror, MinHeap()))
         return tables
+
+    def describe(self) -> str:
+        """The table in words, several short lines.
+
+        >>> import tensorflow as tf
+        >>> print(TableConfig("queue", tf.TensorSpec([2], tf.float32), 8, Fifo(), max_times_sampled=1).describe())
+        table 'queue', up to 8 items
+          item: 1 frame of an episode
+          drawn: the oldest item; removed after its one draw
+          full: the oldest item goes
+          waits: sampling until an item is there; inserting never
+          new priorities: without effect
+          memory: 17 bytes an item; about 136 bytes in all, before Reverb's compression
+        """
+        return describe(self)
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """What is allowed and often not meant, one sentence each; they end `describe`."""
+        return tuple(cautions(self))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every setting by its name, as values that JSON and YAML can hold.
+
+        Raises:
+          TypeError, ValueError: `data_spec` has something that a file cannot tell (`spec_text.py`).
+
+        >>> import tensorflow as tf
+        >>> TableConfig("replay", {"obs": tf.TensorSpec([4], tf.float32)}, 100, Prioritized()).to_dict()["sampler"]
+        {'kind': 'Prioritized', 'priority_exponent': 0.6}
+        """
+        return config_to_plain(self)
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> TableConfig:
+        """The table that `to_dict` has told of; what has a default may be left out.
+
+        Raises:
+          TypeError, ValueError: unknown or missing settings, all named; or as the constructor.
+          ImportError: it has a namedtuple of TF-Agents, which is not installed.
+
+        >>> TableConfig.from_dict({"name": "replay", "data_spec": {"obs": "float32[4]"}, "max_size": 100}).sampler
+        Uniform()
+        """
+        return cls(**arguments_from_plain(plain, cls))
+
+    def to_json(self) -> str:
+        """`to_dict` as JSON.
+
+        Raises:
+          TypeError, ValueError: as `to_dict`.
+        """
+        return to_json(self.to_dict())
+
+    @classmethod
+    def from_json(cls, text: str) -> TableConfig:
+        """The table that JSON tells.
+
+        Raises:
+          ValueError: it is no JSON, or names a key twice.
+          TypeError, ValueError, ImportError: as `from_dict`.
+        """
+        return cls.from_dict(from_json(text))
+
+    def to_yaml(self) -> str:
+        """`to_dict` as YAML.
+
+        Raises:
+          TypeError, ValueError: as `to_dict`.
+          ImportError: PyYAML is not installed.
+        """
+        return to_yaml(self.to_dict())
+
+    @classmethod
+    def from_yaml(cls, text: str) -> TableConfig:
+        """The table that YAML tells; nothing executable is read.
+
+        Raises:
+          ValueError: it is no YAML, asks for objects, or names a key twice.
+          TypeError, ValueError: as `from_dict`.
+          ImportError: PyYAML is not installed; or as `from_dict`.
+        """
+        return cls.from_dict(from_yaml(text))
 
     def _check_items(self) -> None:
         """Whether what is said of items goes together; the kinds check their own numbers."""
