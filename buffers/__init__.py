@@ -8,6 +8,7 @@ from .advantages import Advantages
 from .base import BufferInfo, EmptyBufferError, ReplayBuffer, WaitTimeoutError
 from .episode_ids import StatefulEpisodicReplayBuffer
 from .episodic import Episode, EpisodicReplayBuffer
+from .prioritized import PRIORITIZED_PRESETS, PrioritizedPreset, TFPrioritizedReplayBuffer
 from .rate_limiters import MinSize, Queue, SampleToInsertRatio, Stack
 from .reservoir import ReservoirReplayBuffer
 from .reverb_buffer import ReverbReplayBuffer
@@ -23,6 +24,7 @@ from .uniform import TFUniformReplayBuffer
 from .windows import Window
 
 __all__ = [
+    "PRIORITIZED_PRESETS",
     "Advantages",
     "BufferInfo",
     "BufferStats",
@@ -36,6 +38,7 @@ __all__ = [
     "MinHeap",
     "MinSize",
     "Prioritized",
+    "PrioritizedPreset",
     "Queue",
     "ReplayBuffer",
     "ReplayServer",
@@ -47,6 +50,7 @@ __all__ = [
     "SampleToInsertRatio",
     "Stack",
     "StatefulEpisodicReplayBuffer",
+    "TFPrioritizedReplayBuffer",
     "TFUniformReplayBuffer",
     "TableConfig",
     "Transition",

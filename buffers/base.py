@@ -210,7 +210,12 @@ class ReplayBuffer(abc.ABC):
             items, info = self.sample(max(1, (min_steps - num_real) // most), num_steps, window=window)
             samples.append((items, info))
             num_real += int(tf.math.count_nonzero(info.mask))
-        return _join_samples(samples)
+        items, info = _join_samples(samples)
+        return items, self._reweigh(info)
+
+    def _reweigh(self, info: BufferInfo) -> BufferInfo:
+        """`info` of a batch put together of draws made apart: with the weights that it has as one batch."""
+        return info
 
     @abc.abstractmethod
     def get(self, ids: Ids, num_steps: int | None = None) -> Items:

@@ -1,4 +1,4 @@
-"""`update_priorities` where draws do not go by priority: values are checked, and it is told how many keys are gone."""
+"""`update_priorities`, eager or in a graph: values are checked, and it is told how many keys are gone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BufferT = TypeVar("_BufferT")
 def check_update(
     buffer: _BufferT, num_gone: Callable[[_BufferT, Array], int], keys: Any, priorities: Any, td_errors: Any
 ) -> Any:
-    """How many of the keys are gone: an int, or in a graph int64 `[]`.
+    """How many of the keys are gone, for a buffer whose draws do not go by priority: an int, or in a graph int64 `[]`.
 
     Args:
       buffer: whose keys they are; a graph does not keep it alive.
@@ -28,24 +28,63 @@ def check_update(
       td_errors: `[n]`, finite, or None.
 
     Raises:
-      ValueError: not exactly one of `priorities` and `td_errors` is given.
-      ValueError: shapes differ, or a value is refused; the message names the position.
+      ValueError: as `apply_update`.
 
     >>> check_update(range(3), lambda held, keys: sum(key not in held for key in keys), [2, 3], [1.0, 1.0], None)
     1
     """
+
+    def count(buffer: _BufferT, keys: Array, _: Array) -> int:
+        return num_gone(buffer, keys)
+
+    return apply_update(buffer, count, keys, priorities, td_errors, eps=0.0)
+
+
+def apply_update(
+    buffer: _BufferT,
+    apply: Callable[[_BufferT, Array, Array], int],
+    keys: Any,
+    priorities: Any,
+    td_errors: Any,
+    *,
+    eps: float,
+) -> Any:
+    """Sets raw priorities, or `abs(td_errors) + eps`; how many keys are gone: an int, or in a graph int64 `[]`.
+
+    Args:
+      buffer: whose keys they are; a graph does not keep it alive.
+      apply: gives the items of `keys` int64 `[n]` the priorities float64 `[n]` and returns how many of them it holds no
+        more; a method of the buffer's class. It sees values that are checked.
+      keys: int64 `[n]`.
+      priorities: `[n]`, finite and at least 0, or None.
+      td_errors: `[n]`, finite, or None.
+      eps: added to absolute errors.
+
+    Raises:
+      ValueError: not exactly one of `priorities` and `td_errors` is given.
+      ValueError: shapes differ, or a value is refused; the message names the position.
+
+    >>> held = {7: 1.0}
+    >>> def apply(held, keys, priorities):
+    ...     held.update((key, p) for key, p in zip(keys.tolist(), priorities.tolist()) if key in held)
+    ...     return sum(key not in held for key in keys.tolist())
+    >>> apply_update(held, apply, [7, 8], None, [-2.0, 1.0], eps=0.5), held
+    (1, {7: 2.5})
+    """
     is_raw = priorities is not None
 
-    def count(buffer: _BufferT, keys: Any, values: Any) -> np.int64:
-        checked = check_keys(keys)
-        check_priorities(values if is_raw else None, None if is_raw else values, checked.shape)
-        return np.int64(num_gone(buffer, checked))
+    def checked(buffer: _BufferT, keys: Any, values: Any) -> np.int64:
+        given = check_keys(keys)
+        values = check_priorities(values if is_raw else None, None if is_raw else values, given.shape)
+        if given.ndim != 1:
+            given, values = given.reshape(-1), values.reshape(-1)
+        return np.int64(apply(buffer, given, values if is_raw else values + eps))
 
     if (priorities is None) == (td_errors is None):
         check_priorities(priorities, td_errors, ())  # tells what is wrong
     values = priorities if is_raw else td_errors
     if tf.executing_eagerly():
-        return int(count(buffer, keys, values))
-    gone = call_weakly(buffer, count, [keys, values], tf.int64)
+        return int(checked(buffer, keys, values))
+    gone = call_weakly(buffer, checked, [keys, values], tf.int64)
     gone.set_shape([])
     return gone

@@ -22,7 +22,7 @@ from .ring_dataset import Weigh, random_dataset, sample_info
 from .ring_passes import PassPlanner, pass_dataset
 from .ring_sampler import Drawn, RingSampler
 from .ring_starts import WindowStarts
-from .ring_writer import RingWriter
+from .ring_writer import RingListener, RingWriter
 from .spec import DataSpec, ItemChecker
 from .stats import BufferStats, WindowCount
 from .storage import FrameStorage
@@ -90,8 +90,9 @@ class RingReplayBuffer(ReplayBuffer):
         self._writer = RingWriter(self._rule, self._ring, self._storage, self._usage, self._lock)
         checker = ItemChecker(self._spec, int(batch_size), cast=cast)
         self._adds = Adds(self._spec, checker, int(batch_size), self._writer)
-        # Gives the weights in graphs; None: they are 1.
-        self._weigh: Weigh | None = None
+        self._listener: RingListener | None = None
+        # Draws made together are a batch, and not several.
+        self._stratified = False
         self._closed = False
         self._drop_remainder = bool(dataset_drop_remainder)
         self._window_shift = dataset_window_shift
@@ -180,6 +181,8 @@ class RingReplayBuffer(ReplayBuffer):
             self._check_open()
             self._ring.end_stream(b)
             self._rule.forget_loose_flags()
+            if self._listener is not None:
+                self._listener.after_end_stream()
 
     # Reading
 
@@ -249,7 +252,8 @@ class RingReplayBuffer(ReplayBuffer):
                 self._next_seed(_DATASET_STREAM),
                 self._usage.graph_counter(),
                 num_parallel_calls=num_parallel_calls,
-                weigh=self._weigh,
+                weigh=self._weigh(inner_batch),
+                one_batch_a_call=self._stratified,
             )
         else:
             keep_short = num_steps is not None and single_deterministic_pass and sample_batch_size is None
@@ -270,7 +274,8 @@ class RingReplayBuffer(ReplayBuffer):
         dataset = dataset.map(lambda items, info: (sequence_preprocess_fn(items), info))
         if sample_batch_size is None:
             return dataset
-        return dataset.batch(sample_batch_size, drop_remainder=self._drop_remainder or not is_pass)
+        dataset = dataset.batch(sample_batch_size, drop_remainder=self._drop_remainder or not is_pass)
+        return dataset if is_pass else dataset.map(lambda items, info: (items, self._reweigh(info)))
 
     def sample(
         self,
@@ -296,7 +301,7 @@ class RingReplayBuffer(ReplayBuffer):
             return self._sample_in_graph(sampler, sample_batch_size)
         drawn = sampler.draw(self._rng, num)
         self._usage.count_sampled(drawn.keys)
-        info = self._sample_info(drawn, num, wanted)
+        info = self._sample_info(drawn, sample_batch_size, wanted)
         items = self._spec.pack(self._storage.to_tensors(drawn.leaves))
         if sample_batch_size is None:
             return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), (items, info))
@@ -357,6 +362,8 @@ class RingReplayBuffer(ReplayBuffer):
             self._ring.clear()
             self._rule.forget_loose_flags()
             self._usage.clear()
+            if self._listener is not None:
+                self._listener.start_again()
 
     def stats(self) -> BufferStats:
         """Counts, shares and bytes as of now."""
@@ -397,6 +404,15 @@ class RingReplayBuffer(ReplayBuffer):
 
     # How it is done
 
+    def _listen(self, listener: RingListener) -> None:
+        """Tells `listener` of what comes and goes from now on."""
+        self._listener = listener
+        self._writer.listen(listener)
+
+    def _weigh(self, sample_batch_size: int | None) -> Weigh | None:
+        """What gives the weights of batches of this size in graphs; None: they are 1."""
+        return None
+
     def _num_gone(self, keys: Array) -> int:
         return int(np.count_nonzero((keys < self._ring.tail) | (keys >= self._ring.published)))
 
@@ -407,7 +423,8 @@ class RingReplayBuffer(ReplayBuffer):
         with tf.control_dependencies([self._usage.graph_counter().count(drawn.keys)]):
             drawn = drawn._replace(keys=tf.identity(drawn.keys))
         chances = sampler.chances_in_graph(drawn)
-        weights = None if self._weigh is None else self._weigh(drawn, chances)
+        weigh = self._weigh(sample_batch_size)
+        weights = None if weigh is None else weigh(drawn, chances)
         sampled = (drawn.leaves, sample_info(drawn, chances, weights))
         if sample_batch_size is None:
             sampled = tf.nest.map_structure(lambda tensor: tf.squeeze(tensor, 0), sampled)
@@ -513,15 +530,16 @@ class RingReplayBuffer(ReplayBuffer):
     def _pack_for_dataset(self, leaves: Any) -> Nest:
         return tf.nest.pack_sequence_as(self._spec.dataset_nest(), list(leaves))
 
-    def _sample_info(self, drawn: Drawn, batch: int, window: Window | None) -> BufferInfo:
+    def _sample_info(self, drawn: Drawn, batch: int | None, window: Window | None) -> BufferInfo:
         """`BufferInfo` of a draw as eager tensors; what is the same for all draws of these sizes is made once."""
         length = None if window is None else window.length
-        sizes = (drawn.num_eligible, batch, length)
+        num = batch or 1
+        sizes = (drawn.num_eligible, num, length)
         known = self._constants
         if known is None or known[0] != sizes:
-            shape = [batch] if length is None else [batch, length]
-            chance = tf.fill([batch], np.float32(1 / drawn.num_eligible))
-            known = self._constants = (sizes, (chance, tf.ones([batch]), tf.ones(shape, tf.bool)))
+            shape = [num] if length is None else [num, length]
+            chance = tf.fill([num], np.float32(1 / drawn.num_eligible))
+            known = self._constants = (sizes, (chance, tf.ones([num]), tf.ones(shape, tf.bool)))
         chances, weights, mask = known[1]
         if drawn.mask is not None:
             mask = tf.constant(drawn.mask)

@@ -58,6 +58,7 @@ def random_dataset(
     *,
     num_parallel_calls: int | None,
     weigh: Weigh | None = None,
+    one_batch_a_call: bool = False,
 ) -> tf.data.Dataset:
     """Endless draws with replacement; each iterator draws anew, and equal seeds repeat.
 
@@ -69,11 +70,12 @@ def random_dataset(
       counter: counts what is drawn.
       num_parallel_calls: of the map that draws; elements keep their order.
       weigh: gives the weights; None: they are 1.
+      one_batch_a_call: draw a batch at a time, because its draws depend on each other.
     """
     batch = sample_batch_size or 1
     sample_bytes = sampler.sample_bytes
     alone = sample_bytes is None or batch * sample_bytes >= _LARGE_BATCH_BYTES
-    num_calls = DRAWS_PER_CALL if sample_batch_size and not alone else 1
+    num_calls = DRAWS_PER_CALL if sample_batch_size and not (alone or one_batch_a_call) else 1
     seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True).enumerate()
 
     @tf.autograph.experimental.do_not_convert  # nothing in it for AutoGraph, which takes a second to see that

@@ -20,7 +20,7 @@ import tensorflow as tf
 from .base import EmptyBufferError
 from .callbacks import call_weakly
 from .nests import Array
-from .ring import FrameRing
+from .ring import FrameRing, StartCount
 from .windows import StartRule, Window, num_cut_starts, start_rules
 
 # Rejections are drawn ahead by this factor, so that one round nearly always suffices.
@@ -62,7 +62,7 @@ class Starts(NamedTuple):
     least_chance: Any = None
 
 
-class _Bounds(NamedTuple):
+class Bounds(NamedTuple):
     """What is held at the moment of a draw: ids from `tail` to `published`, and how many windows are eligible.
 
     `open_times` `[B]` is there only where unfinished episodes wait for their frames; where every frame is
@@ -76,7 +76,7 @@ class _Bounds(NamedTuple):
     open_times: Array | None
 
 
-class _GraphBounds(NamedTuple):
+class GraphBounds(NamedTuple):
     """The same as tensors."""
 
     tail: tf.Tensor
@@ -127,7 +127,7 @@ class WindowStarts:
             self._rules == (StartRule(0),) and not (final_observations or self._waits or self._context)
         )
         with writer_lock:
-            self._counts = [] if self._all_eligible else [ring.count_starts(rule) for rule in self._rules]
+            self._counts = self._make_counts()
             if self._waits:
                 ring.track_open_episodes()
 
@@ -192,17 +192,21 @@ class WindowStarts:
         """Eligible windows now; the caller keeps writers away."""
         return max(0, self._read_bounds().num_eligible)
 
-    def _starting(self, ids: Array, bounds: _Bounds) -> Array:
+    def _make_counts(self) -> list[StartCount]:
+        """Running counts that tell how many windows are eligible."""
+        return [] if self._all_eligible else [self._ring.count_starts(rule) for rule in self._rules]
+
+    def _starting(self, ids: Array, bounds: Bounds) -> Array:
         """Those of `ids` at which a window starts."""
         starts = self._starting_with_any_context(ids, bounds)
         return starts[~self._lacks_context(starts, bounds)] if self._context else starts
 
-    def _lacks_context(self, starts: Array, bounds: _Bounds) -> Array:
+    def _lacks_context(self, starts: Array, bounds: Bounds) -> Array:
         """Whether frames that belong before these starts were evicted."""
         num_held = (starts - bounds.tail) // self._streams
         return np.asarray((num_held < self._window.burn_in) & (self._steps(starts) > num_held))
 
-    def _starting_with_any_context(self, ids: Array, bounds: _Bounds) -> Array:
+    def _starting_with_any_context(self, ids: Array, bounds: Bounds) -> Array:
         ring, streams = self._ring, self._streams
         held = []
         for rule in self._rules:
@@ -217,7 +221,7 @@ class WindowStarts:
             starts &= whole | (ids // streams < bounds.open_times[ids % streams])
         return ids[starts]
 
-    def _all_starts(self, bounds: _Bounds) -> Array:
+    def _all_starts(self, bounds: Bounds) -> Array:
         return self._starting(np.arange(bounds.tail, bounds.published - self._reach), bounds)
 
     def _steps(self, ids: Array) -> Array:
@@ -225,7 +229,7 @@ class WindowStarts:
         ring = self._ring
         return (ring.joined_words(ids) if self._joins else ring.words[ring.rows(ids)]) >> 1
 
-    def _bounds(self, lock_held: bool) -> _Bounds:
+    def _bounds(self, lock_held: bool) -> Bounds:
         """The bounds now; at least one window is eligible.
 
         Raises:
@@ -242,28 +246,35 @@ class WindowStarts:
                 raise self._explain_nothing(self._window)
         return bounds
 
-    def _is_nothing(self, bounds: _Bounds) -> bool:
+    def _is_nothing(self, bounds: Bounds) -> bool:
         if bounds.published - bounds.tail < self._min_size or bounds.published - self._reach <= bounds.tail:
             return True
         return bounds.num_eligible <= 0
 
-    def _read_bounds(self) -> _Bounds:
-        ring, streams = self._ring, self._streams
+    def _read_cursors(self) -> Bounds:
+        """The bounds without a count of what is eligible."""
+        ring = self._ring
         # In this order: an episode that `open_times` does not tell as open is published to its end.
         open_times = ring.open_times() if self._waits else None
         published, floor = ring.published, ring.floor
         tail = max(floor, published - ring.capacity)
+        if self._all_eligible and self._context and tail > floor:
+            tail += self._context
+        return Bounds(tail, published, floor, 0, open_times)
+
+    def _read_bounds(self) -> Bounds:
+        streams = self._streams
+        bounds = self._read_cursors()
+        tail, published, floor, _, open_times = bounds
         if self._all_eligible:
-            if self._context and tail > floor:
-                tail += self._context
             low, high = self._index_range(tail, published, floor)
-            return _Bounds(tail, published, floor, high - low, None)
+            return bounds._replace(num_eligible=high - low)
         num_eligible = sum(count.value for count in self._counts)
         if open_times is not None:
             num_frames = published // streams - open_times
             gone = np.maximum(tail // streams - open_times, 0)
             num_eligible -= int(num_cut_starts(self._window, num_frames, gone).sum())
-        bounds = _Bounds(tail, published, floor, num_eligible, open_times)
+        bounds = bounds._replace(num_eligible=num_eligible)
         if self._context:
             oldest = np.arange(tail, max(tail, min(tail + self._context, published - self._reach)))
             starts = self._starting_with_any_context(oldest, bounds)
@@ -327,8 +338,8 @@ class WindowStarts:
         same_episode = tf.equal(following - first[:, None], steps) & (ids < published)
         return Extents(num_before, tf.reduce_sum(tf.cast(same_episode, tf.int64), axis=1))
 
-    def _reject_in_graph(self, num: int, seed: tf.Tensor, bounds: _GraphBounds) -> tf.Tensor:
-        def draw(seed: tf.Tensor, bounds: _GraphBounds) -> tf.Tensor:
+    def _reject_in_graph(self, num: int, seed: tf.Tensor, bounds: GraphBounds) -> tf.Tensor:
+        def draw(seed: tf.Tensor, bounds: GraphBounds) -> tf.Tensor:
             high = bounds.published - self._reach
             share = tf.cast(bounds.num_eligible, tf.float64) / tf.cast(high - bounds.tail, tf.float64)
             num_candidates = tf.cast(_OVERSAMPLING * num / share, tf.int32) + _EXTRA_DRAWS
@@ -348,8 +359,8 @@ class WindowStarts:
         )
         return found[:num]
 
-    def _list_in_graph(self, num: int, seed: tf.Tensor, bounds: _GraphBounds) -> tf.Tensor:
-        def list_starts(bounds: _GraphBounds) -> tf.Tensor:
+    def _list_in_graph(self, num: int, seed: tf.Tensor, bounds: GraphBounds) -> tf.Tensor:
+        def list_starts(bounds: GraphBounds) -> tf.Tensor:
             return self._starting_in_graph(tf.range(bounds.tail, bounds.published - self._reach), bounds)
 
         # Some window is eligible: an empty list means that a writer moved it on while the words were read.
@@ -364,18 +375,22 @@ class WindowStarts:
         )
         return tf.gather(starts, chosen)
 
-    def _starting_in_graph(self, ids: tf.Tensor, bounds: _GraphBounds) -> tf.Tensor:
+    def _starting_in_graph(self, ids: tf.Tensor, bounds: GraphBounds) -> tf.Tensor:
         """Those of `ids` at which a window starts."""
         starts = self._starting_with_any_context_in_graph(ids, bounds)
         return tf.boolean_mask(starts, ~self._lacks_context_in_graph(starts, bounds)) if self._context else starts
 
-    def _lacks_context_in_graph(self, starts: tf.Tensor, bounds: _GraphBounds) -> tf.Tensor:
+    def _lacks_context_in_graph(self, starts: tf.Tensor, bounds: GraphBounds) -> tf.Tensor:
         num_held = (starts - bounds.tail) // self._streams
         with uncompiled():
             steps = self._steps_in_graph(starts)
         return (num_held < self._window.burn_in) & (steps > num_held)
 
-    def _starting_with_any_context_in_graph(self, ids: tf.Tensor, bounds: _GraphBounds) -> tf.Tensor:
+    def _starting_with_any_context_in_graph(self, ids: tf.Tensor, bounds: GraphBounds) -> tf.Tensor:
+        return tf.boolean_mask(ids, self._decided_in_graph(ids, bounds))
+
+    def _decided_in_graph(self, ids: tf.Tensor, bounds: GraphBounds) -> tf.Tensor:
+        """Whether later frames' words say that a window starts at each of `ids`, whatever its context, bool `[n]`."""
         streams = self._streams
         held = []
         for rule in self._rules:
@@ -389,23 +404,29 @@ class WindowStarts:
         if bounds.open_times is not None:
             whole = ids + (self._window.num_steps - 1) * streams < bounds.published
             starts &= whole | (ids // streams < tf.gather(bounds.open_times, ids % streams))
-        return tf.boolean_mask(ids, starts)
+        return starts
 
     def _steps_in_graph(self, ids: tf.Tensor) -> tf.Tensor:
         if self._joins:
             return (ids - self._ring.held_in_graph()[2]) // self._streams
         return tf.bitwise.right_shift(self._ring.words_in_graph(ids), tf.constant(1, tf.int64))
 
-    def _bounds_in_graph(self) -> _GraphBounds:
-        """`_bounds` as graph ops."""
+    def _cursors_in_graph(self) -> GraphBounds:
+        """`_read_cursors` as graph ops."""
         with uncompiled():
             # In this order: an episode that `open_times` does not tell as open is published to its end.
             open_times = self._ring.open_times_in_graph() if self._waits else None
             with tf.control_dependencies([] if open_times is None else [open_times]):
                 tail, published, floor = self._ring.held_in_graph()
+            if self._all_eligible and self._context:
+                tail += self._context * tf.cast(tail > floor, tf.int64)
+        return GraphBounds(tail, published, floor, tf.constant(0, tf.int64), open_times)
+
+    def _bounds_in_graph(self) -> GraphBounds:
+        """`_bounds` as graph ops."""
+        tail, published, floor, _, open_times = self._cursors_in_graph()
+        with uncompiled():
             if self._all_eligible:
-                if self._context:
-                    tail += self._context * tf.cast(tail > floor, tf.int64)
                 low, high = self._index_range(tail, published, floor)
                 num_eligible = high - low
             else:
@@ -413,7 +434,7 @@ class WindowStarts:
             if open_times is not None:
                 num_eligible -= self._num_cut_in_graph(tail, published, open_times)
         if self._context and not self._all_eligible:
-            bounds = _GraphBounds(tail, published, floor, num_eligible, open_times)
+            bounds = GraphBounds(tail, published, floor, num_eligible, open_times)
             stop = tf.maximum(tail, tf.minimum(tail + self._context, published - self._reach))
             starts = self._starting_with_any_context_in_graph(tf.range(tail, stop), bounds)
             num_eligible -= tf.math.count_nonzero(self._lacks_context_in_graph(starts, bounds))
@@ -422,7 +443,7 @@ class WindowStarts:
         checked = tf.cond(nothing, self._raise_in_graph, lambda: tf.constant(False))
         with tf.control_dependencies([checked]):
             # 1 where a count and the cursors were of different moments: the draw itself reads the bounds anew.
-            return _GraphBounds(tf.identity(tail), published, floor, tf.maximum(num_eligible, 1), open_times)
+            return GraphBounds(tf.identity(tail), published, floor, tf.maximum(num_eligible, 1), open_times)
 
     def _num_cut_in_graph(self, tail: tf.Tensor, published: tf.Tensor, open_times: tf.Tensor) -> tf.Tensor:
         """`num_cut_starts` summed over the streams, int64 `[]`."""
@@ -441,7 +462,7 @@ class WindowStarts:
         return tf.reduce_sum(padded - multiples(gone, num_frames - window.num_steps + 1))
 
     def _raise_in_graph(self) -> tf.Tensor:
-        return call_weakly(self, WindowStarts._raise_nothing, [], tf.bool)
+        return call_weakly(self, type(self)._raise_nothing, [], tf.bool)
 
     def _raise_nothing(self) -> Array:
         self._bounds(lock_held=False)

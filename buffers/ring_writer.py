@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,6 +13,25 @@ from .priorities import check_priorities
 from .ring import FrameRing
 from .storage import FrameStorage
 from .usage import Usage
+
+
+class RingListener(Protocol):
+    """What keeps something of each frame beside the ring, such as its priority. Called with the writer's lock held."""
+
+    def prepare(self, priorities: Array) -> Array:
+        """What is kept of these priorities, float64 `[...]`; raises, before anything is written, where they cannot be."""
+
+    def before_overwrite(self, first: int, num: int) -> None:
+        """The rows of the ids from `first` on are about to be written anew; the ids are new, and `num` of them come."""
+
+    def after_publish(self, first: int, num: int, prepared: Array | None) -> None:
+        """These ids are held now; `prepared` `[num]` is what `prepare` gave for them, or None."""
+
+    def start_again(self) -> None:
+        """What is held is not what the calls so far tell: the ring was cleared, or a write interrupted."""
+
+    def after_end_stream(self) -> None:
+        """Streams have ended."""
 
 
 class RingWriter:
@@ -43,6 +62,11 @@ class RingWriter:
         self._usage = usage
         self._lock = lock
         self._closed = False
+        self._listener: RingListener | None = None
+
+    def listen(self, listener: RingListener) -> None:
+        """From now on `listener` is told of what is written."""
+        self._listener = listener
 
     def close(self) -> None:
         """Refuses further writes."""
@@ -50,9 +74,8 @@ class RingWriter:
 
     def add_step(self, leaves: list[Array], end_of_episode: Any, priorities: Any) -> Array:
         marks = self._rule.marks(leaves, end_of_episode)
-        if priorities is not None:
-            check_priorities(priorities, None, (self._ring.batch_size,))
-        ring = self._ring
+        prepared = None if priorities is None else self._prepare(priorities, (self._ring.batch_size,))
+        ring, listener = self._ring, self._listener
         with self._lock:
             if self._closed:
                 self._refuse()
@@ -61,15 +84,16 @@ class RingWriter:
             try:
                 self._storage.write(self._claim(words, open_steps), leaves)
                 ring.publish()
+                if listener is not None:
+                    listener.after_publish(first, ring.batch_size, prepared)
             except BaseException:  # Ctrl-C too: no half-written frame may ever be read
-                ring.abandon()
+                self._abandon()
                 raise
         return np.arange(first, first + ring.batch_size)
 
     def add_steps(self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any) -> Array:
         ring, streams = self._ring, self._ring.batch_size
-        if priorities is not None:
-            check_priorities(priorities, None, (streams, num_steps))
+        prepared = None if priorities is None else self._prepare(priorities, (streams, num_steps))
         if num_steps == 0:
             return np.zeros((streams, 0), np.int64)
         marks = self._rule.marks(leaves, end_of_episode)
@@ -90,19 +114,33 @@ class RingWriter:
                     rows = self._claim(claimed, open_steps)
                     self._storage.write_sequence(rows, chunk, streams)
                     ring.publish()
+                    if self._listener is not None:
+                        part = None if prepared is None else prepared[:, done : done + num].T.reshape(-1)
+                        self._listener.after_publish(first + done * streams, num * streams, part)
                 except BaseException:
-                    ring.abandon()
+                    self._abandon()
                     raise
                 done += num
         return np.arange(first, first + num_steps * streams).reshape(num_steps, streams).T
 
     def _claim(self, words: Array, open_steps: Array) -> slice:
         ring, num = self._ring, len(words)
+        if self._listener is not None:
+            self._listener.before_overwrite(ring.published, num)
         # Of these rows so many hold frames: none until the ring is full, then all.
         num_held = min(num, ring.published + num - ring.capacity - ring.floor)
         rows = ring.reserve(words, open_steps)
         self._usage.count_overwritten(rows, max(0, num_held))
         return rows
+
+    def _prepare(self, priorities: Any, shape: tuple[int, ...]) -> Array:
+        checked = check_priorities(priorities, None, shape)
+        return checked if self._listener is None else self._listener.prepare(checked)
+
+    def _abandon(self) -> None:
+        self._ring.abandon()
+        if self._listener is not None:
+            self._listener.start_again()
 
     def _refuse(self) -> None:
         raise ValueError("this buffer is closed; build a new one.")

@@ -74,6 +74,7 @@ class BufferStats:
       host: name of the machine that holds the data.
       windows: for each kind of window drawn so far, how many there are.
       priority_age: how late feedback is (served tables that draw by priority); None elsewhere: there it is never late.
+      stale_updates: keys given to `update_priorities` whose frames were gone; None where draws do not go by priority.
     """
 
     frames: int | None
@@ -92,6 +93,7 @@ class BufferStats:
     host: str
     windows: tuple[WindowCount, ...] = ()
     priority_age: PriorityAge | None = None
+    stale_updates: int | None = None
 
     def windows_of(self, window: Window) -> WindowCount:
         """How many windows of this kind there are.

@@ -1,0 +1,146 @@
+"""The priority of each frame of a ring, and of what new frames get. Told of everything by the ring's writer."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from .mass_index import LARGEST_MASS, LEAST_MASS, MaximumTree
+from .nests import Array
+from .priorities import check_exponent
+from .prioritized_starts import PrioritizedStarts
+from .ring import FrameRing
+
+Initial = Literal["max", "ever"] | float
+
+# What the first frame gets: there is no largest priority yet.
+_FIRST_PRIORITY = 1.0
+
+
+class FramePriorities:
+    """Keeps `p^alpha`, the mass, of each frame held (float32), and tells the kinds of windows that are drawn by it.
+
+    The caller holds the ring's writer lock, but for `prepare`.
+
+    Args:
+      ring: what is held.
+      alpha: the exponent; 0: all priorities above 0 are alike.
+      initial: priority of frames that come without one: `'max'`, the largest of the frames held; `'ever'`,
+        the largest since the buffer was made or cleared; or a number. The first frame gets 1.
+
+    Raises:
+      TypeError: `initial` is neither a word nor a number.
+      ValueError: `initial` is negative, not finite or an unknown word.
+    """
+
+    def __init__(self, ring: FrameRing, alpha: float, initial: Any) -> None:
+        self._ring = ring
+        self._alpha = alpha
+        if isinstance(initial, str) and initial not in ("max", "ever"):
+            raise ValueError(f"initial must be 'max', 'ever' or a priority of at least 0, got {initial!r}.")
+        self._fixed = None if isinstance(initial, str) else np.float32(self.prepare(check_exponent("initial", initial)))
+        self._tree = MaximumTree(ring.capacity, 0.0) if initial == "max" else None
+        self._masses = np.zeros(ring.capacity, np.float32) if self._tree is None else self._tree.leaves
+        self._largest_ever = 0.0
+        # What frames that come without a priority get, set when the rows of the oldest are given up.
+        self._new_mass = np.float32(_FIRST_PRIORITY)
+        self._kinds: list[PrioritizedStarts] = []
+
+    def add_kind(self, starts: PrioritizedStarts) -> None:
+        """From now on these starts are drawn by the priorities of their frames."""
+        starts.start_again(self._masses)
+        self._kinds.append(starts)
+
+    def prepare(self, priorities: Any) -> Array:
+        """Masses of raw priorities that are finite and at least 0: float32, their shape.
+
+        Raises:
+          ValueError: a mass would be beyond what float32 holds; the message names the position.
+        """
+        given = np.asarray(priorities, np.float64)
+        masses = given**self._alpha if self._alpha else (given > 0).astype(np.float64)
+        wrong = (masses > LARGEST_MASS) | ((masses < LEAST_MASS) & (given > 0))
+        if wrong.any():
+            position = tuple(int(index[0]) for index in np.nonzero(wrong)) if given.ndim else ()
+            name = f"priorities[{', '.join(map(str, position))}]" if position else "the priority"
+            raise ValueError(
+                f"{name} is {given[position]}: its power alpha={self._alpha} is {masses[position]}, and must "
+                f"be 0 or between {LEAST_MASS:.3g} and {LARGEST_MASS:.3g}; scale the priorities."
+            )
+        return np.asarray(masses, np.float32)
+
+    def update(self, keys: Array, masses: Array) -> int:
+        """Gives the frames with these ids `[n]` these masses; returns how many ids are not held."""
+        ring = self._ring
+        held = (keys >= ring.tail) & (keys < ring.published)
+        num_gone = len(keys) - int(np.count_nonzero(held))
+        if num_gone:
+            keys, masses = keys[held], masses[held]
+        self._set(ring.rows(keys), masses)
+        for kind in self._kinds:
+            kind.change(ring.rows(keys), masses)
+        return num_gone
+
+    def before_overwrite(self, first: int, num: int) -> None:
+        """The rows of the ids from `first` on, `num` of them, side by side, are about to be written anew."""
+        ring = self._ring
+        row = first % ring.capacity
+        slots = np.arange(row, row + num)
+        if first + num > ring.capacity:
+            for kind in self._kinds:
+                kind.discard(slots)
+        if self._tree is None:
+            self._new_mass = self._initial_mass()
+            return
+        # What T calls for one step each would give: the largest once the first step's frames have made room.
+        step = ring.batch_size
+        none = np.zeros(num, np.float32)
+        self._tree.set(slots[:step], none[:step])
+        self._new_mass = self._initial_mass()
+        if num > step:
+            self._tree.set(slots[step:], none[step:])
+
+    def after_publish(self, first: int, num: int, prepared: Array | None) -> None:
+        """The ids from `first` on, `num` of them, are held now."""
+        row = first % self._ring.capacity
+        masses = np.full(num, self._new_mass) if prepared is None else prepared
+        self._set(np.arange(row, row + num), masses)
+        for kind in self._kinds:
+            kind.refresh(first, self._masses)
+
+    def start_again(self) -> None:
+        """The ring was cleared, or a write was interrupted: what is not held has no priority."""
+        ring = self._ring
+        held = np.zeros(ring.capacity, bool)
+        held[ring.rows(np.arange(ring.tail, ring.published))] = True
+        if self._tree is not None:
+            kept = np.where(held, self._masses, np.float32(0))
+            self._tree.clear()
+            slots = np.flatnonzero(held)
+            self._tree.set(slots, kept[slots])
+        else:
+            self._masses[~held] = 0
+        if not ring.num_frames:
+            self._largest_ever = 0.0
+        for kind in self._kinds:
+            kind.start_again(self._masses)
+
+    def after_end_stream(self) -> None:
+        """Streams have ended: windows that waited for more frames may be eligible now."""
+        for kind in self._kinds:
+            kind.refresh(self._ring.published, self._masses)
+
+    def _set(self, slots: Array, masses: Array) -> None:
+        self._largest_ever = max(self._largest_ever, float(masses.max(initial=0)))
+        if self._tree is None:
+            self._masses[slots] = masses
+        else:
+            self._tree.set(slots, masses)
+
+    def _initial_mass(self) -> np.float32:
+        if self._fixed is not None:
+            return self._fixed
+        largest = self._largest_ever if self._tree is None else self._tree.maximum
+        # Where every priority is 0 it gets that of a first frame: with 0 it could never be drawn once another is not.
+        return np.float32(largest or _FIRST_PRIORITY)

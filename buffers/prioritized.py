@@ -1,0 +1,273 @@
+"""The in-process prioritized buffer: a ring of frames, drawn in proportion to a power of their priorities."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from .base import BufferInfo, check_count
+from .episode_ends import FinalFrame
+from .frame_priorities import FramePriorities, Initial
+from .memory import copy_to_tensor
+from .nests import Array, Nest
+from .priorities import DEFAULT_EPS, WeightNorm, check_exponent, check_weight_norm, importance_weights
+from .prioritized_starts import PrioritizedStarts
+from .priority_updates import apply_update
+from .ring_buffer import RingReplayBuffer
+from .ring_dataset import Weigh
+from .ring_sampler import Drawn
+from .stats import BufferStats
+from .weighing import ImportanceWeigher
+from .windows import Window
+
+
+class TFPrioritizedReplayBuffer(RingReplayBuffer):
+    """Keeps the newest `max_length` frames of each stream and draws windows in proportion to priorities.
+
+    Proportional prioritized replay: Schaul et al. 2016, Prioritized Experience Replay. A window is drawn by the
+    priority `p` of its drawn frame, with the chance `P = p^alpha / sum p^alpha` over all eligible windows (eq. 1),
+    and weighs `(N P)^-beta` (section 3.4), where `N` counts them. All else is as in `TFUniformReplayBuffer`: episode ends,
+    `Window`, seeds, threads, live datasets.
+
+    A priority of 0 is never drawn beside others; where all are 0 draws are uniform. Chances are exact
+    for masses `p^alpha` rounded to float32, and their sum stays exact however many updates come. A draw takes the
+    same time however many frames there are. It takes 12 bytes a frame for each kind of window that is drawn, and 4 for
+    the frames (4 more with `weight_norm='buffer'`).
+
+    A dataset draws ahead (`as_dataset`), so that a batch is drawn with priorities that are up to 24 batches old;
+    `sample` uses those of this moment. While a writer changes priorities a dataset's draw may see some before
+    and some after the change.
+
+    Args:
+      data_spec: nest of `tf.TensorSpec` of one frame; fixed-width dtypes, static shapes.
+      batch_size: `B`, streams that `add_batch` writes side by side.
+      max_length: frames kept of each stream; `capacity` is `batch_size * max_length`.
+      scope: TF-Agents' argument, without meaning here.
+      device: TF-Agents' argument; storage is on the CPU, anything else is refused.
+      table_fn: TF-Agents' argument, without meaning here.
+      dataset_drop_remainder: as in `TFUniformReplayBuffer`.
+      dataset_window_shift: as in `TFUniformReplayBuffer`.
+      stateful_dataset: TF-Agents' argument, without meaning here: datasets are always live.
+      alpha: exponent of priorities; 0: uniform over those above 0.
+      beta: exponent of weights: a number; a scalar `tf.Variable`; or a function of the number of batches drawn
+        before, such as a Keras schedule (in a dataset called in the graph, for eight batches at a time).
+      eps: added to absolute TD errors.
+      weight_norm: what weights are divided by: `'batch'`, the largest of the batch; `'buffer'`, that of the
+        least probable window that can be drawn; None, nothing. Without `sample_batch_size` there is no batch to divide
+        by, and `'batch'` leaves weights as None does.
+      initial: priority of frames that come without one: `'max'`, the largest of the frames held; `'ever'`, the
+        largest since the buffer was made or cleared; or a number. The first frame gets 1.
+      stratified: draw one of each of `B` equal parts of all mass (appendix B.2.1), which makes batches more even and
+        changes no window's expected share. A dataset then draws one batch a call, which takes longer.
+      seed: as in `TFUniformReplayBuffer`.
+      end_of_episode_fn: as in `TFUniformReplayBuffer`.
+      final_frame: as in `TFUniformReplayBuffer`.
+      min_size_to_sample: frames that must be held before anything can be drawn.
+      cast: convert input within its kind (float64 to float32) instead of refusing it.
+
+    Raises:
+      TypeError: `alpha`, `beta`, `eps` or `initial` is no number where it must be one.
+      ValueError: one of them is negative or not finite, or `weight_norm` or `initial` is none of its words.
+      TypeError, ValueError: as `TFUniformReplayBuffer`.
+
+    >>> buffer = TFPrioritizedReplayBuffer(tf.TensorSpec([], tf.float32), 1, 100, alpha=1.0, beta=1.0, seed=0)
+    >>> keys = buffer.add_sequence([[10.0, 11.0, 12.0, 13.0]], priorities=[[1.0, 2.0, 3.0, 4.0]])
+    >>> items, info = buffer.sample(3)
+    >>> for value, chance, weight in zip(items.numpy(), info.probabilities.numpy(), info.weights.numpy()):
+    ...     print(f"{value:.0f}: drawn with {chance:.1f}, weighs {weight:.2f}")
+    11: drawn with 0.2, weighs 1.00
+    13: drawn with 0.4, weighs 0.50
+    13: drawn with 0.4, weighs 0.50
+    >>> buffer.update_priorities(info.keys, td_errors=[0.5, -2.0, -2.0])
+    0
+    """
+
+    def __init__(
+        self,
+        data_spec: Nest,
+        batch_size: int,
+        max_length: int = 1000,
+        scope: str = "TFPrioritizedReplayBuffer",
+        device: str = "cpu:*",
+        table_fn: Any = None,
+        dataset_drop_remainder: bool = False,
+        dataset_window_shift: int | None = None,
+        stateful_dataset: bool = False,
+        *,
+        alpha: float = 0.6,
+        beta: float | tf.Variable | Callable[[Any], Any] = 0.4,
+        eps: float = DEFAULT_EPS,
+        weight_norm: WeightNorm = "batch",
+        initial: Initial = "max",
+        stratified: bool = False,
+        seed: int | None = None,
+        end_of_episode_fn: Callable[[Nest], Any] | None = None,
+        final_frame: FinalFrame = "auto",
+        min_size_to_sample: int = 1,
+        cast: bool = False,
+    ) -> None:
+        self._alpha = check_exponent("alpha", alpha)
+        self._eps = check_exponent("eps", eps)
+        self._weigher = ImportanceWeigher(beta, check_weight_norm(weight_norm))
+        super().__init__(
+            data_spec,
+            batch_size,
+            max_length,
+            device,
+            dataset_drop_remainder,
+            dataset_window_shift,
+            seed=seed,
+            end_of_episode_fn=end_of_episode_fn,
+            final_frame=final_frame,
+            min_size_to_sample=min_size_to_sample,
+            cast=cast,
+        )
+        self._stratified = bool(stratified)
+        self._num_stale = 0
+        self._priorities = FramePriorities(self._ring, self._alpha, initial)
+        self._listen(self._priorities)
+
+    @classmethod
+    def from_preset(
+        cls,
+        preset: str,
+        data_spec: Nest,
+        batch_size: int,
+        max_length: int,
+        *,
+        seed: int | None = None,
+        end_of_episode_fn: Callable[[Nest], Any] | None = None,
+        final_frame: FinalFrame = "auto",
+        min_size_to_sample: int = 1,
+        cast: bool = False,
+    ) -> TFPrioritizedReplayBuffer:
+        """A buffer with the settings of a well-known agent or library; `PRIORITIZED_PRESETS` has them.
+
+        Raises:
+          ValueError: there is no such preset.
+
+        >>> buffer = TFPrioritizedReplayBuffer.from_preset("rainbow", tf.TensorSpec([], tf.float32), 1, 100)
+        >>> PRIORITIZED_PRESETS["rainbow"].num_steps
+        3
+        """
+        if preset not in PRIORITIZED_PRESETS:
+            raise ValueError(f"there is no preset {preset!r}: there are {', '.join(PRIORITIZED_PRESETS)}.")
+        chosen = PRIORITIZED_PRESETS[preset]
+        return cls(
+            data_spec,
+            batch_size,
+            max_length,
+            alpha=chosen.alpha,
+            beta=chosen.beta,
+            eps=chosen.eps,
+            weight_norm=chosen.weight_norm,
+            initial=chosen.initial,
+            seed=seed,
+            end_of_episode_fn=end_of_episode_fn,
+            final_frame=final_frame,
+            min_size_to_sample=min_size_to_sample,
+            cast=cast,
+        )
+
+    def update_priorities(self, keys: Any, priorities: Any = None, *, td_errors: Any = None) -> Any:
+        """Sets the priorities of the windows with these keys, in the order in which the batch came.
+
+        They belong to the drawn frames, and so to the windows of every kind that start there. Of a key given
+        twice the last value counts. A key whose frame is gone changes nothing, and is counted.
+
+        Args:
+          keys: int64 `[n]`, `BufferInfo.keys`: an array or a tensor, also inside a `tf.function`.
+          priorities: `[n]`, raw: finite and at least 0; `alpha` is applied here.
+          td_errors: `[n]`, finite, instead: the priority is `abs(td_error) + eps`.
+
+        Returns:
+          How many keys were gone: an int, inside a `tf.function` int64 `[]`.
+
+        Raises:
+          ValueError: not exactly one of `priorities` and `td_errors` is given.
+          ValueError: shapes differ, or a value is refused; the message names the position, and nothing is changed.
+        """
+        return apply_update(self, TFPrioritizedReplayBuffer._update, keys, priorities, td_errors, eps=self._eps)
+
+    def stats(self) -> BufferStats:
+        """Counts, shares and bytes as of now; `stale_updates` counts keys that were gone."""
+        return dataclasses.replace(super().stats(), stale_updates=self._num_stale)
+
+    # How it is done
+
+    def _update(self, keys: Array, priorities: Array) -> int:
+        masses = self._priorities.prepare(priorities)
+        with self._lock:
+            self._check_open()
+            num_gone = self._priorities.update(keys, masses)
+            self._num_stale += num_gone
+        return num_gone
+
+    def _window_starts(self, window: Window) -> PrioritizedStarts:
+        starts = PrioritizedStarts(
+            self._ring,
+            window,
+            self._lock,
+            self._nothing_eligible,
+            min_size=self._min_size,
+            final_observations=self._rule.has_final_observations,
+            stratified=self._stratified,
+            tracks_least=self._weigher.norm == "buffer",
+        )
+        with self._lock:
+            self._priorities.add_kind(starts)
+        return starts
+
+    def _weigh(self, sample_batch_size: int | None) -> Weigh:
+        return self._weigher.in_graph(alone=sample_batch_size is None)
+
+    def _reweigh(self, info: BufferInfo) -> BufferInfo:
+        if self._weigher.norm != "batch":
+            return info
+        # Divided by the largest, how many there were to draw does not matter.
+        weights = importance_weights(info.probabilities, 1, self._weigher.beta_in_graph(), norm="batch")
+        return info._replace(weights=weights)
+
+    def _sample_info(self, drawn: Drawn, batch: int | None, window: Window | None) -> BufferInfo:
+        assert drawn.chances is not None  # made by PrioritizedStarts
+        weights = copy_to_tensor(self._weigher.weigh(drawn, alone=batch is None))
+        keys = copy_to_tensor(drawn.keys)
+        ids = keys if window is None else copy_to_tensor(drawn.ids)
+        mask = tf.ones(ids.shape, tf.bool) if drawn.mask is None else tf.constant(drawn.mask)
+        return BufferInfo(ids, copy_to_tensor(drawn.chances.astype(np.float32)), keys, weights, mask)
+
+
+@dataclasses.dataclass(frozen=True)
+class PrioritizedPreset:
+    """Settings of a well-known agent or library.
+
+    Attributes:
+      alpha: exponent of priorities.
+      beta: exponent of weights.
+      eps: added to absolute TD errors.
+      weight_norm: what weights are divided by.
+      initial: priority of new frames.
+      num_steps: `n` of its n-step returns (`replayfeed.pipelines.n_step`), 1 where it leaves that open.
+    """
+
+    alpha: float
+    beta: float
+    eps: float
+    weight_norm: WeightNorm
+    initial: Initial
+    num_steps: int = 1
+
+    def __post_init__(self) -> None:
+        check_count("num_steps", self.num_steps)
+
+
+# Dopamine's Rainbow draws and weighs by the square root (its priorities are losses, without an eps); RLlib's buffer by
+# the values of the paper, new items with the largest priority ever.
+PRIORITIZED_PRESETS = {
+    "rainbow": PrioritizedPreset(0.5, 0.5, 1e-10, "batch", "ever", num_steps=3),
+    "rllib": PrioritizedPreset(0.6, 0.4, 1e-6, "buffer", "ever"),
+}

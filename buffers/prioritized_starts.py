@@ -1,0 +1,186 @@
+"""Which windows of a ring to draw: in proportion to the priority of their first frame, while a writer writes.
+
+Only starts of eligible windows have a mass. The writer says which frames came and went, and
+`refresh` finds what that changed: the frames that a new one completes a window for, those that an ended episode cuts
+short, those whose context was evicted. Draws in NumPy hold the writer's lock; draws in a graph do not, and look
+at the words of what they drew once more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from .base import EmptyBufferError
+from .mass_index import NO_SLOT, MassIndex
+from .nests import Array
+from .ring import FrameRing, StartCount
+from .ring_starts import Bounds, GraphBounds, Starts, WindowStarts
+from .windows import Window
+
+# In a graph: an id that no frame has, so that the draw is taken for one whose frame was overwritten, and made again.
+_DRAW_AGAIN = -1
+
+
+class PrioritizedStarts(WindowStarts):
+    """Draws where windows of one kind start, by the masses of their frames.
+
+    Args:
+      ring: what is held.
+      window: the kind of window.
+      writer_lock: what a writer holds while it writes.
+      explain_nothing: raises the error for a ring in which nothing, or too little, is eligible.
+      min_size: frames that must be held before anything is drawn.
+      final_observations: whether some frames may be final observations, which start no window.
+      stratified: draws made together have one of each of as many equal parts of all mass.
+      tracks_least: also tell the least chance.
+    """
+
+    def __init__(
+        self,
+        ring: FrameRing,
+        window: Window,
+        writer_lock: threading.Lock,
+        explain_nothing: Callable[[Window], EmptyBufferError],
+        *,
+        min_size: int,
+        final_observations: bool,
+        stratified: bool = False,
+        tracks_least: bool = False,
+    ) -> None:
+        super().__init__(
+            ring,
+            window,
+            writer_lock,
+            explain_nothing,
+            min_size=min_size,
+            final_observations=final_observations,
+        )
+        self._index = MassIndex(ring.capacity, tracks_least=tracks_least)
+        self._stratified = stratified
+        self._tracks_least = tracks_least
+        # So many steps before the newest the eligibility of a start may still change.
+        longest = max(rule.reach for rule in self._rules)
+        self._unsettled = (longest if window.short == "drop" else max(window.num_steps, longest)) * ring.batch_size
+
+    def _make_counts(self) -> list[StartCount]:
+        return []  # the index counts
+
+    # What the writer tells, with its lock held.
+
+    def change(self, rows: Array, masses: Array) -> None:
+        """The frames in these rows `[n]` have these masses now."""
+        self._index.change(rows, masses)
+
+    def discard(self, rows: Array) -> None:
+        """The frames in these rows are about to be overwritten."""
+        self._index.discard(rows)
+
+    def refresh(self, first: int, masses: Array) -> None:
+        """Frames from id `first` on came, or streams ended; `masses` float32 `[capacity]` are those of all rows."""
+        ring, index = self._ring, self._index
+        ids = np.arange(max(first - self._unsettled, ring.tail), ring.published - self._reach)
+        rows = ring.rows(self._eligible(ids))
+        index.set(rows, masses[rows])
+        if self._window.short == "pad":
+            self._discard_others(ids)
+        if self._context:
+            self._discard_others(np.arange(ring.tail, min(ring.tail + self._context, ring.published)))
+
+    def start_again(self, masses: Array) -> None:
+        """Looks at all frames held anew."""
+        self._index.clear()
+        rows = self._ring.rows(self._eligible(np.arange(self._ring.tail, self._ring.published - self._reach)))
+        self._index.set(rows, masses[rows])
+
+    def _eligible(self, ids: Array) -> Array:
+        """Those of these ids, all of frames held, at which a window starts."""
+        bounds = self._read_cursors()
+        if not self._all_eligible:
+            return self._starting(ids, bounds)
+        if bounds.tail > self._ring.tail:
+            ids = ids[ids >= bounds.tail]
+        if self._window.stride == 1:
+            return ids
+        return ids[(ids - bounds.floor) // self._streams % self._window.stride == 0]
+
+    def _discard_others(self, ids: Array) -> None:
+        """Takes the mass from those of these ids at which no window starts."""
+        held = ids[self._index.holds(self._ring.rows(ids))]
+        ids = held[held < self._ring.published - self._reach]
+        gone = np.setdiff1d(held, self._eligible(ids), assume_unique=True)
+        if len(gone):
+            self._index.discard(self._ring.rows(gone))
+
+    # Draws
+
+    def draw(self, rng: np.random.Generator, num: int, *, lock_held: bool = False) -> Starts:
+        """`num` starts with replacement, each with a chance in proportion to its mass.
+
+        Raises:
+          EmptyBufferError: fewer than `min_size` frames are held, or no window is eligible.
+        """
+        if not lock_held:
+            with self._writer_lock:
+                return self.draw(rng, num, lock_held=True)
+        ring, index = self._ring, self._index
+        num_eligible = len(index)
+        if ring.num_frames < self._min_size or not num_eligible:
+            raise self._explain_nothing(self._window)
+        rows, chances = index.draw(rng, num, stratified=self._stratified)
+        return Starts(self._ids_in_rows(rows, ring.published), num_eligible, chances, self._least_chance())
+
+    def count(self) -> int:
+        """Eligible windows now; the caller keeps writers away."""
+        return len(self._index)
+
+    def draw_in_graph(self, num: int, seed: tf.Tensor) -> Starts:
+        """`draw` as graph ops; `seed` is int64 `[2]`, and equal seeds give equal draws."""
+        index = self._index
+        num_eligible = index.num_in_graph()
+        bounds = self._cursors_in_graph()
+        nothing = (bounds.published - bounds.tail < self._min_size) | (num_eligible < 1)
+        checked = tf.cond(nothing, self._raise_in_graph, lambda: tf.constant(False))
+        with tf.control_dependencies([checked]):
+            seed = tf.identity(seed)
+        rows, chances = index.draw_in_graph(num, seed, strata=num if self._stratified else 0)
+        # Read after the rows, so that a row is never taken for an older frame than the one that it was drawn for.
+        with tf.control_dependencies([rows]):
+            bounds = self._cursors_in_graph()
+        keys = self._ids_in_rows(rows, bounds.published)
+        starts = self._is_start_in_graph(keys, bounds) & tf.not_equal(rows, NO_SLOT)
+        keys = tf.where(starts, keys, tf.constant(_DRAW_AGAIN, tf.int64))
+        least = index.least_in_graph() if self._tracks_least else None
+        return Starts(keys, tf.maximum(num_eligible, 1), chances, least)
+
+    def _ids_in_rows(self, rows: Array, published: int) -> Array:
+        """Ids of the frames that lie in these rows."""
+        newest = published - 1
+        return newest - (newest - rows) % self._ring.capacity
+
+    def _is_start_in_graph(self, ids: tf.Tensor, bounds: GraphBounds) -> tf.Tensor:
+        right = (ids >= bounds.tail) & (ids < bounds.published - self._reach)
+        if self._all_eligible:
+            if self._window.stride > 1:
+                right &= tf.equal((ids - bounds.floor) // self._streams % self._window.stride, 0)
+            return right
+        right &= self._decided_in_graph(ids, bounds)
+        return right & ~self._lacks_context_in_graph(ids, bounds) if self._context else right
+
+    def _least_chance(self) -> float | None:
+        if not self._tracks_least:
+            return None
+        total = self._index.total
+        return self._index.least_mass / total if total else 1 / len(self._index)
+
+    def _raise_nothing(self) -> Array:
+        with self._writer_lock:
+            if self._ring.num_frames < self._min_size or not len(self._index):
+                raise self._explain_nothing(self._window)
+        return np.array(True)
+
+    def _read_bounds(self) -> Bounds:
+        return self._read_cursors()._replace(num_eligible=len(self._index))
