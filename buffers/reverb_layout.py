@@ -67,6 +67,12 @@ class PackedLayout:
         """Columns of an item in the table."""
         return len(self.column_bytes)
 
+    @property
+    def column_fields(self) -> tuple[tuple[str, ...], ...]:
+        """The paths of the fields in each column; the first one is the record."""
+        paths = [field.path for field in self.spec.fields]
+        return (tuple(paths[index] for index in self._small), *((paths[index],) for index in self._large))
+
     def signature(
         self, item_length: int | None, about_items: Mapping[str, Any], about_table: Mapping[str, Any] | None = None
     ) -> dict[str, tf.TensorSpec]:

@@ -350,14 +350,9 @@ class ServedBuffer(ReplayBuffer):
         table, link, batch_size, priorities = self._table, self._link, self._batch_size, self._priorities
 
         def make_writer() -> ItemWriter:
-            if table.kind is None:
-                raise ValueError("add_batch needs sequence_length: it says how long the items are that are written.")
-            target = ItemTarget(
-                table.name, table.kind, table.capacity, table.scan_table, priorities.new_priority, priorities.on_item
-            )
             return ItemWriter(
                 link,
-                [target],
+                [_target(table, priorities, None)],
                 batch_size=batch_size,
                 num_columns=table.layout.num_columns,
                 padding=table.layout.padding if isinstance(table.layout, PackedLayout) else None,
@@ -365,7 +360,15 @@ class ServedBuffer(ReplayBuffer):
                 max_pending_items=max_pending_items,
             )
 
-        return StreamWriter(rule, table.layout, batch_size, make_writer, (priorities.why_refused(),))
+        return StreamWriter(rule, table.layout, batch_size, make_writer, {table.name: priorities.why_refused()})
+
+    def _write_through(self, owner: StreamWriter, group: str) -> None:
+        """From now on a group writes this table; what it writes is what reads confirm first."""
+        self._streams.write_through(owner, self._table.name, group)
+
+    def _target(self, columns: tuple[int, ...]) -> ItemTarget:
+        """This table, for the writer of a group that has these columns for it."""
+        return _target(self._table, self._priorities, columns)
 
     def _settle(self) -> None:
         """Confirms what was added, but for what a limiter holds back until somebody draws."""
@@ -418,6 +421,20 @@ class ServedBuffer(ReplayBuffer):
     def _check_open(self) -> None:
         if self._closed:
             raise ValueError("this buffer is closed; build a new one.")
+
+
+def _target(table: ServedTable, priorities: TablePriorities, columns: tuple[int, ...] | None) -> ItemTarget:
+    if table.kind is None:
+        raise ValueError("add_batch needs sequence_length: it says how long the items are that are written.")
+    return ItemTarget(
+        table.name,
+        table.kind,
+        table.capacity,
+        table.scan_table,
+        priorities.new_priority,
+        priorities.on_item,
+        columns,
+    )
 
 
 def open_link(

@@ -41,7 +41,8 @@ class StreamWriter:
       layout: how frames lie in columns.
       batch_size: `B`.
       make_writer: connects to the tables; called at the first write.
-      priorities_refused: why the tables take no priorities from outside, by their order; empty texts where they do.
+      priorities_refused: for each table by its name, in order, why it takes no priorities from outside; an empty text
+        where it does.
     """
 
     def __init__(
@@ -50,13 +51,13 @@ class StreamWriter:
         layout: ColumnLayout,
         batch_size: int,
         make_writer: Callable[[], ItemWriter],
-        priorities_refused: Sequence[str] = ("",),
+        priorities_refused: Mapping[str, str],
     ) -> None:
         self._rule = rule
         self._layout = layout
         self._batch_size = batch_size
         self._make_writer = make_writer
-        self._priorities_refused = tuple(priorities_refused)
+        self._priorities_refused = dict(priorities_refused)
         self._writer: ItemWriter | None = None
         self._lock = threading.RLock()
         self._closed = False
@@ -65,12 +66,12 @@ class StreamWriter:
         self._index = 0
         self._group = ""
 
-    def write_through(self, owner: StreamWriter, index: int, group: str) -> None:
+    def write_through(self, owner: StreamWriter, table: str, group: str) -> None:
         """From now on a group writes: this is the part of it that a reader of one table sees.
 
         Args:
           owner: the group's.
-          index: of this table among the group's.
+          table: this one's name, which the group has too.
           group: what to call it in messages.
 
         Raises:
@@ -79,7 +80,7 @@ class StreamWriter:
         with self._lock:
             if self._writer is not None or self._closed:
                 raise ValueError("a buffer that has written by itself, or is closed, cannot be part of a group.")
-            self._owner, self._index, self._group = owner, index, group
+            self._owner, self._index, self._group = owner, list(owner._priorities_refused).index(table), group
 
     @property
     def has_written(self) -> bool:
@@ -230,7 +231,7 @@ class StreamWriter:
         Args:
           leaves: of the spec, checked.
           end_of_episode: bool `[B]`, or None.
-          priorities: `[B]` for every table that takes them, a dict of them by the table's index, or None.
+          priorities: `[B]` for every table that takes them, a dict of them by table, or None.
 
         Raises:
           ValueError: marks or priorities do not fit, or an episode would be too long. Nothing is written.
@@ -268,18 +269,25 @@ class StreamWriter:
         refused = self._priorities_refused
         if priorities is None:
             return [None] * len(refused)
-        if isinstance(priorities, Mapping):
-            for index in priorities:
-                if refused[index]:
-                    raise ValueError(refused[index])
-            return [
-                check_priorities(priorities[index], None, shape) if index in priorities else None
-                for index in range(len(refused))
-            ]
-        if all(refused):
-            raise ValueError(refused[0])
-        given = check_priorities(priorities, None, shape)
-        return [None if why else given for why in refused]
+        if not isinstance(priorities, Mapping):
+            if all(refused.values()):
+                raise ValueError(next(iter(refused.values())))
+            given = check_priorities(priorities, None, shape)
+            return [None if why else given for why in refused.values()]
+        for name in priorities:
+            if name not in refused:
+                raise ValueError(f"priorities: there is no table {name!r} here; there are {', '.join(refused)}.")
+            if refused[name]:
+                raise ValueError(refused[name])
+        return [self._check_priorities_of(name, priorities.get(name), shape) for name in refused]
+
+    def _check_priorities_of(self, table: str, priorities: Any, shape: tuple[int, ...]) -> Array | None:
+        if priorities is None:
+            return None
+        try:
+            return check_priorities(priorities, None, shape)
+        except ValueError as error:
+            raise ValueError(f"table {table!r}: {error}") from error
 
     def _open_writer(self) -> ItemWriter:
         if self._closed:

@@ -11,6 +11,7 @@ import numpy as np
 from .base import WaitTimeoutError
 from .episode_ends import EpisodeMarks
 from .nests import Array
+from .reverb_columns import SharedColumns
 from .reverb_import import load_pybind, load_reverb
 from .reverb_items import WholeEpisodes
 from .reverb_layout import Layout
@@ -295,7 +296,7 @@ class ItemWriter:
             self._next_ids[b] = secrets.randbelow(1 << _STREAM_BITS) << _COUNT_BITS
 
 
-def default_chunk_length(layout: Layout, item_length: int | None) -> int:
+def default_chunk_length(layout: Layout | SharedColumns, item_length: int | None) -> int:
     """Frames in a chunk: as many as an item has, up to 16, so that an item lies in few chunks.
 
     Items of one frame have a chunk each: they are sent at once, and were fastest to write and to
