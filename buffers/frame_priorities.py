@@ -60,6 +60,11 @@ class FramePriorities:
         """
         given = np.asarray(priorities, np.float64)
         masses = given**self._alpha if self._alpha else (given > 0).astype(np.float64)
+        if masses.size and not LEAST_MASS <= masses.min() <= masses.max() <= LARGEST_MASS:
+            self._check_range(given, masses)
+        return masses.astype(np.float32)
+
+    def _check_range(self, given: Array, masses: Array) -> None:
         wrong = (masses > LARGEST_MASS) | ((masses < LEAST_MASS) & (given > 0))
         if wrong.any():
             position = tuple(int(index[0]) for index in np.nonzero(wrong)) if given.ndim else ()
@@ -68,7 +73,6 @@ class FramePriorities:
                 f"{name} is {given[position]}: its power alpha={self._alpha} is {masses[position]}, and must "
                 f"be 0 or between {LEAST_MASS:.3g} and {LARGEST_MASS:.3g}; scale the priorities."
             )
-        return np.asarray(masses, np.float32)
 
     def update(self, keys: Array, masses: Array) -> int:
         """Gives the frames with these ids `[n]` these masses; returns how many ids are not held."""

@@ -9,8 +9,6 @@ sums stay those of a fresh count for ever.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 
@@ -184,6 +182,7 @@ class MassIndex:
             accepted, slots, drawn = self._pooled(num, seed, heads, counts, bounds, total, all_zero)
         one = tf.constant(1.0, tf.float64)
         chances = tf.where(all_zero, 1.0 / tf.maximum(counts[0], 1.0), drawn / tf.where(all_zero, one, total))
+        accepted &= heads[-1] > 0
         return tf.where(accepted, slots, tf.constant(NO_SLOT, tf.int64)), tf.cast(chances, tf.float32)
 
     def least_in_graph(self) -> tf.Tensor:
@@ -215,25 +214,24 @@ class MassIndex:
         all_zero: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """The first `num` accepted of more candidates: whether there are so many, slots and masses."""
-        # Under bars of the height of their class's bound, side by side, a point lies in the area of one slot or above it.
-        areas = tf.cumsum(counts * bounds)
+        # Under bars as high as their class's bound, side by side, a point lies in the area of one slot or above it.
+        sizes = counts * bounds
+        areas = tf.cumsum(sizes)
         share = tf.where(all_zero, tf.constant(1.0, tf.float64), total / areas[-1])
         # Sums and counts can be of different moments: then the share means nothing, but must stay one.
         share = tf.clip_by_value(share, 0.25, 1.0)
         num_candidates = tf.cast(_OVERSAMPLING * num / share, tf.int32) + _EXTRA_CANDIDATES
         points = tf.random.stateless_uniform(tf.reshape(num_candidates, [1]), seed, dtype=tf.float64) * areas[-1]
         classes = tf.minimum(tf.searchsorted(areas, points, side="right"), self._kernels.NUM_CLASSES - 1)
-        bound, area = tf.gather(bounds, classes), tf.gather(counts * bounds, classes)
-        places = (points - (tf.gather(areas, classes) - area)) / tf.where(bound > 0.0, bound, tf.ones_like(bound))
-        slots, masses, heights = self._look_up(places, tf.gather(heads, classes), bound)
-        accepted = (heights < masses) | all_zero
-        slots, masses = tf.boolean_mask(slots, accepted)[:num], tf.boolean_mask(masses, accepted)[:num]
-        found = tf.shape(slots)[0]
-        padding = [[0, num - found]]
-        slots, masses = tf.pad(slots, padding), tf.pad(masses, padding)
-        slots.set_shape([num])
-        masses.set_shape([num])
-        return tf.range(num) < found, slots, masses
+        facts = tf.gather(tf.stack([bounds, areas - sizes, tf.cast(heads[:-1], tf.float64)], 1), classes)
+        bound, left, first = tf.unstack(facts, axis=1)
+        places = (points - left) / bound
+        slots, masses, heights = self._look_up(places, tf.cast(first, tf.int64), bound)
+        accepted = tf.where((heights < masses) | all_zero)[:, 0]
+        found = tf.minimum(tf.shape(accepted)[0], num)
+        chosen = tf.pad(accepted[:num], [[0, num - found]])
+        chosen.set_shape([num])
+        return tf.range(num) < found, tf.gather(slots, chosen), tf.gather(masses, chosen)
 
     def _stratified(
         self,

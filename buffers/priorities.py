@@ -132,7 +132,8 @@ def importance_weights(
     """
     if norm == "buffer" and least_probability is None:
         raise ValueError("importance_weights: norm='buffer' needs least_probability, that of the least probable item.")
-    if tf.is_tensor(probabilities):
+    # Arrays first: to ask TensorFlow costs more than the weights themselves.
+    if not isinstance(probabilities, np.ndarray) and tf.is_tensor(probabilities):
         chances = tf.cast(probabilities, tf.float64)
         # Divided before it is raised: the quotient is at most 1, so that no power overflows.
         if norm is None:
@@ -141,7 +142,7 @@ def importance_weights(
             base = tf.reduce_min(chances, axis=-1, keepdims=True) / chances
         else:
             base = tf.cast(least_probability, tf.float64) / chances
-        return tf.cast(base ** tf.cast(beta, tf.float64), tf.float32)
+        return tf.cast(base, tf.float32) ** tf.cast(beta, tf.float32)
     chances = np.asarray(probabilities, np.float64)
     if norm is None:
         base = 1.0 / (chances * num_items)

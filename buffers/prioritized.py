@@ -30,8 +30,8 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
 
     Proportional prioritized replay: Schaul et al. 2016, Prioritized Experience Replay. A window is drawn by the
     priority `p` of its drawn frame, with the chance `P = p^alpha / sum p^alpha` over all eligible windows (eq. 1),
-    and weighs `(N P)^-beta` (section 3.4), where `N` counts them. All else is as in `TFUniformReplayBuffer`: episode ends,
-    `Window`, seeds, threads, live datasets.
+    and weighs `(N P)^-beta` (section 3.4), where `N` counts them. All else is as in `TFUniformReplayBuffer`: episode
+    ends, `Window`, seeds, threads, live datasets.
 
     A priority of 0 is never drawn beside others; where all are 0 draws are uniform. Chances are exact
     for masses `p^alpha` rounded to float32, and their sum stays exact however many updates come. A draw takes the
@@ -128,6 +128,7 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
         )
         self._stratified = bool(stratified)
         self._num_stale = 0
+        self._mask: tf.Tensor | None = None
         self._priorities = FramePriorities(self._ring, self._alpha, initial)
         self._listen(self._priorities)
 
@@ -237,8 +238,15 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
         weights = copy_to_tensor(self._weigher.weigh(drawn, alone=batch is None))
         keys = copy_to_tensor(drawn.keys)
         ids = keys if window is None else copy_to_tensor(drawn.ids)
-        mask = tf.ones(ids.shape, tf.bool) if drawn.mask is None else tf.constant(drawn.mask)
+        mask = self._all_real(ids.shape) if drawn.mask is None else tf.constant(drawn.mask)
         return BufferInfo(ids, copy_to_tensor(drawn.chances.astype(np.float32)), keys, weights, mask)
+
+
+    def _all_real(self, shape: tf.TensorShape) -> tf.Tensor:
+        """A mask without padding, made once while the sizes stay the same."""
+        if self._mask is None or self._mask.shape != shape:
+            self._mask = tf.ones(shape, tf.bool)
+        return self._mask
 
 
 @dataclasses.dataclass(frozen=True)

@@ -158,8 +158,14 @@ class PrioritizedStarts(WindowStarts):
 
     def _ids_in_rows(self, rows: Array, published: int) -> Array:
         """Ids of the frames that lie in these rows."""
+        capacity = self._ring.capacity
+        # Division is slow, and one is enough: rows up to that of the newest frame hold its round,
+        # the others the one before.
         newest = published - 1
-        return newest - (newest - rows) % self._ring.capacity
+        newest_row = newest % capacity
+        before = rows > newest_row
+        older = tf.cast(before, tf.int64) if isinstance(rows, tf.Tensor) else before
+        return rows + (newest - newest_row) - older * capacity
 
     def _is_start_in_graph(self, ids: tf.Tensor, bounds: GraphBounds) -> tf.Tensor:
         right = (ids >= bounds.tail) & (ids < bounds.published - self._reach)

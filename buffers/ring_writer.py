@@ -19,7 +19,7 @@ class RingListener(Protocol):
     """What keeps something of each frame beside the ring, such as its priority. Called with the writer's lock held."""
 
     def prepare(self, priorities: Array) -> Array:
-        """What is kept of these priorities, float64 `[...]`; raises, before anything is written, where they cannot be."""
+        """What is kept of these priorities, float64 `[...]`; raises before anything is written."""
 
     def before_overwrite(self, first: int, num: int) -> None:
         """The rows of the ids from `first` on are about to be written anew; the ids are new, and `num` of them come."""
