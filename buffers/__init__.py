@@ -4,6 +4,7 @@ Importing this package needs TensorFlow and NumPy only; Reverb is loaded when a 
 uses it is built.
 """
 
+from . import table_presets
 from .advantages import Advantages
 from .base import BufferInfo, EmptyBufferError, ReplayBuffer, WaitTimeoutError
 from .episode_ids import StatefulEpisodicReplayBuffer
@@ -13,18 +14,19 @@ from .rate_limiters import MinSize, Queue, SampleToInsertRatio, Stack
 from .reservoir import ReservoirReplayBuffer
 from .reverb_buffer import ReverbReplayBuffer
 from .reverb_episodic import ReverbEpisodicReplayBuffer
+from .reverb_group import ReverbTableGroup
 from .rollout import RolloutBuffer
 from .rollout_minibatches import RolloutInfo
 from .selectors import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Uniform
 from .server import ReplayServer
 from .spec import DataSpec, Transition
 from .stats import BufferStats, WindowCount
+from .table_files import load_tables, save_tables
 from .tables import TableConfig
 from .uniform import TFUniformReplayBuffer
 from .windows import Window
 
 __all__ = [
-    "PRIORITIZED_PRESETS",
     "Advantages",
     "BufferInfo",
     "BufferStats",
@@ -37,6 +39,7 @@ __all__ = [
     "MaxHeap",
     "MinHeap",
     "MinSize",
+    "PRIORITIZED_PRESETS",
     "Prioritized",
     "PrioritizedPreset",
     "Queue",
@@ -45,6 +48,7 @@ __all__ = [
     "ReservoirReplayBuffer",
     "ReverbEpisodicReplayBuffer",
     "ReverbReplayBuffer",
+    "ReverbTableGroup",
     "RolloutBuffer",
     "RolloutInfo",
     "SampleToInsertRatio",
@@ -58,4 +62,7 @@ __all__ = [
     "WaitTimeoutError",
     "Window",
     "WindowCount",
+    "load_tables",
+    "save_tables",
+    "table_presets",
 ]
