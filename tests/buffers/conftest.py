@@ -17,6 +17,7 @@ from replayfeed.buffers import (
     ReplayBuffer,
     ReservoirReplayBuffer,
     ReverbReplayBuffer,
+    TFPrioritizedReplayBuffer,
     TFUniformReplayBuffer,
 )
 
@@ -78,7 +79,24 @@ def _reservoir(spec: Any, settings: Settings) -> ReplayBuffer:
     )
 
 
-BACKENDS = {"local": _local, "episodic": _episodic, "reservoir": _reservoir, "served": _served}
+def _prioritized(spec: Any, settings: Settings) -> ReplayBuffer:
+    return TFPrioritizedReplayBuffer(
+        spec,
+        settings.batch_size,
+        settings.steps,
+        seed=7,
+        cast=settings.cast,
+        end_of_episode_fn=settings.end_of_episode_fn,
+    )
+
+
+BACKENDS = {
+    "local": _local,
+    "prioritized": _prioritized,
+    "episodic": _episodic,
+    "reservoir": _reservoir,
+    "served": _served,
+}
 
 # A buffer of episodes gives whole ones where others give frames; a reservoir holds no streams, so no windows of them.
 _NOT_FOR = {"by_frames": "[episodic", "by_streams": "[reservoir"}
