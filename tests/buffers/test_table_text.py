@@ -27,9 +27,10 @@ from replayfeed.buffers import (
     TableConfig,
     Transition,
     Uniform,
+    load_tables,
+    save_tables,
 )
 from replayfeed.buffers.spec_text import spec_from_plain, spec_to_plain
-from replayfeed.buffers.table_files import load_tables, save_tables
 
 SCALAR = tf.TensorSpec([], tf.float32)
 SPEC = {"observation": tf.TensorSpec([84, 84], tf.uint8), "reward": SCALAR}
