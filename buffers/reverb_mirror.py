@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from .base import WaitTimeoutError
+from .nests import Array
 from .reverb_import import load_grpc
 from .reverb_link import FIRST_LINE_SECONDS, ServerLink, Watch
 from .reverb_wire import ItemStream, open_channel, top_priority
 
-_UINT64 = (1 << 64) - 1
 _MAX_BATCH = 1024
 _MAX_WAITING = 8192
 _RETRY_SECONDS = 0.2
@@ -57,7 +58,7 @@ class PriorityMirrors:
           WaitTimeoutError: too many wait, and the server does not confirm them within the link's timeout.
         """
         with self._changed:
-            self._waiting.append((key_of(frame_id), priority))
+            self._waiting.append((frame_id, priority))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._send, name="replayfeed-mirror", daemon=True)
                 self._thread.start()
@@ -74,15 +75,20 @@ class PriorityMirrors:
         """
         self._wait_for(0)
 
-    def update(self, priorities: Mapping[int, float]) -> None:
+    def update(self, frame_ids: Array, priorities: Array) -> None:
         """Sets the priorities of items by their frame ids; of those that are gone nothing is changed.
+
+        Args:
+          frame_ids: int64 `[n]`; where one comes twice, the last counts.
+          priorities: float64 `[n]`.
 
         Raises:
           WaitTimeoutError: the server does not answer within the link's timeout.
         """
         self.flush()
+        keys = keys_of(frame_ids).tolist()
         for table in self._tables:
-            updates = {key_of(frame): self._held(table, priority) for frame, priority in priorities.items()}
+            updates = dict(zip(keys, self._held(table, priorities).tolist(), strict=True))
             self._link.client.mutate_priorities(table, updates)
 
     def greatest(self) -> float | None:
@@ -131,8 +137,8 @@ class PriorityMirrors:
             self._thread.join(_LOOK_SECONDS)
         self._channel.close()
 
-    def _held(self, table: str, priority: float) -> float:
-        return _NEVER_DRAWN if table == self._least and priority == 0 else priority
+    def _held(self, table: str, priorities: Array) -> Array:
+        return np.where(priorities == 0, _NEVER_DRAWN, priorities) if table == self._least else priorities
 
     def _wait_for(self, num: int) -> None:
         """Returns when at most so many items wait."""
@@ -158,8 +164,9 @@ class PriorityMirrors:
                 if self._is_ended():
                     break
                 sent = self._waiting[:_MAX_BATCH]
-            keys, given = zip(*sent, strict=True)
-            of_tables = [[self._held(table, priority) for priority in given] for table in self._tables]
+            frame_ids, given = zip(*sent, strict=True)
+            keys, priorities = keys_of(np.array(frame_ids, np.int64)), np.array(given, np.float64)
+            of_tables = [self._held(table, priorities) for table in self._tables]
             try:
                 if stream is None:
                     stream = ItemStream(self._channel, self._tables)
@@ -180,18 +187,18 @@ class PriorityMirrors:
         return self._closed or self._link.is_ended(0)
 
 
-def key_of(frame_id: int) -> int:
-    """A frame id's bits mixed (the finaliser of SplitMix64, which gives each id a number of its own).
+def keys_of(frame_ids: Array) -> Array:
+    """Frame ids with their bits mixed (the finaliser of SplitMix64, which gives each id a number of its own), uint64.
 
     Ids themselves lie close together, which makes Reverb's hash tables slow: 256 updates took 2.7 instead of 0.2 ms.
 
-    >>> key_of(1)
-    6238072747940578789
+    >>> keys_of(np.array([1, 2])).tolist()
+    [6238072747940578789, 15839785061582574730]
     """
-    key = frame_id & _UINT64
-    key = ((key ^ (key >> 30)) * 0xBF58476D1CE4E5B9) & _UINT64
-    key = ((key ^ (key >> 27)) * 0x94D049BB133111EB) & _UINT64
-    return key ^ (key >> 31)
+    keys: Array = frame_ids.astype(np.uint64)
+    keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return keys ^ (keys >> np.uint64(31))
 
 
 def mirrors_of(link: ServerLink, table: Any) -> PriorityMirrors | None:

@@ -198,7 +198,7 @@ class TablePriorities:
         if not len(keys):
             return
         by_key = dict(zip(keys.view(np.uint64).tolist(), priorities.tolist(), strict=True))
-        by_id: dict[int, float] = {}
+        ids = keys
         if self._ids is not None:
             found = self._ids.get(tf.constant(keys)).numpy()
             unknown = np.flatnonzero(found[:, 1] < 0)
@@ -210,14 +210,14 @@ class TablePriorities:
                     "(initial='max', tracks_least) that know items by frame ids, which come with a draw; update "
                     "through the buffer that drew."
                 )
-            by_id = dict(zip(found[:, 0].tolist(), priorities.tolist(), strict=True))
+            ids = found[:, 0]
 
         def send() -> None:
             # The lock is taken here, so that a call that is late does not let the next one pass.
             with self._lock:
                 self._link.client.mutate_priorities(self._table.name, by_key)
                 if self._mirrors is not None:
-                    self._mirrors.update(by_id)
+                    self._mirrors.update(ids, priorities)
                 self._remember(keys, priorities)
 
         self._link.call(send, "an update")
