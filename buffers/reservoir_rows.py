@@ -7,7 +7,8 @@ never used twice, so that an id that has not changed says that nobody wrote in b
 `tests/buffers/test_reservoir_torn_reads.py`, which finds torn rows without it).
 
 Ids ascend as items come, so that a list of the items kept, in the order in which they came, finds an item's row by
-bisection. Items that were replaced are taken out of it when it is full.
+bisection. Items that were replaced are taken out of it when it is full, once in `capacity` items that are kept: of a
+million rows that takes an add a tenth of a second.
 """
 
 from __future__ import annotations

@@ -413,6 +413,18 @@ def test_ids_and_keys_are_those_of_the_items():
         np.testing.assert_array_equal(buffer.get(info.ids), items)
 
 
+def test_what_every_buffer_has_works_here_too():
+    """`get_next` and `sample_at_least` are built on `sample`."""
+    buffer = reservoir(8)
+    add_numbers(buffer, 0, 50)
+    (only,), info = buffer.get_next(4, 1, time_stacked=False)
+    np.testing.assert_array_equal(only, info.ids[:, 0])
+    for num_steps in (None, 1):
+        items, info = buffer.sample_at_least(20, num_steps)
+        assert items.shape[0] == 20
+        np.testing.assert_array_equal(items, info.ids)
+
+
 def test_a_window_of_one_is_the_same_as_one_step():
     buffer = reservoir(8)
     add_numbers(buffer, 0, 20)
