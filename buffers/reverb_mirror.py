@@ -91,19 +91,27 @@ class PriorityMirrors:
             updates = dict(zip(keys, self._held(table, priorities).tolist(), strict=True))
             self._link.client.mutate_priorities(table, updates)
 
-    def greatest(self) -> float | None:
+    def greatest(self, *, exact: bool = True) -> float | None:
         """The greatest priority in the table now; None where it is empty.
+
+        Args:
+          exact: wait until what is on its way has come; else it only counts with what is there, and what will leave
+            the table for it is still counted.
 
         Raises:
           WaitTimeoutError: the server does not answer within the link's timeout.
         """
         if self._greatest is None:
             return None
-        self.flush()
+        if exact:
+            self.flush()
+        with self._changed:
+            waiting = max((priority for _, priority in self._waiting), default=None)
         watch = Watch(self._link)
         while True:
             try:
-                return top_priority(self._channel, self._greatest, max(0.1, min(_PATIENCE_SECONDS, watch.remaining())))
+                top = top_priority(self._channel, self._greatest, max(0.1, min(_PATIENCE_SECONDS, watch.remaining())))
+                return max((priority for priority in (top, waiting) if priority is not None), default=None)
             except load_grpc().RpcError:
                 watch.tell_or_raise(self._link.no_answer())
                 self._link.pause(_RETRY_SECONDS)

@@ -62,7 +62,8 @@ class GreatestPriority:
         """The greatest priority, as far as it is known."""
         if self._num_items >= self._max_items or time.monotonic() >= self._until:
             self._num_items, self._until = 0, time.monotonic() + _READ_EVERY_SECONDS
-            self._value = self._mirrors.greatest() or FIRST_PRIORITY
+            # In small tables what is on its way may push the greatest one out.
+            self._value = self._mirrors.greatest(exact=self._max_items == 1) or FIRST_PRIORITY
         self._num_items += 1
         return self._value
 
