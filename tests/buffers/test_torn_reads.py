@@ -16,7 +16,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replayfeed.buffers import EmptyBufferError, ReplayBuffer, TFUniformReplayBuffer, Window, ring_sampler
+from replayfeed.buffers import (
+    EmptyBufferError,
+    ReplayBuffer,
+    TFPrioritizedReplayBuffer,
+    TFUniformReplayBuffer,
+    Window,
+    ring_sampler,
+)
 from replayfeed.buffers.ring_sampler import RingSampler
 from replayfeed.buffers.ring_starts import WindowStarts
 
@@ -80,9 +87,10 @@ class Ring:
     steps_an_add: int
     window: Window | None
     sample_batch_size: int
+    kind: type[TFUniformReplayBuffer] | type[TFPrioritizedReplayBuffer] = TFUniformReplayBuffer
 
     def build(self) -> ReplayBuffer:
-        buffer = TFUniformReplayBuffer(SPEC, self.num_streams, self.max_length, seed=1)
+        buffer = self.kind(SPEC, self.num_streams, self.max_length, seed=1)
         while len(buffer) < buffer.capacity:
             self.add(buffer, 0, 0)
         return buffer
@@ -90,7 +98,11 @@ class Ring:
     def add(self, buffer: ReplayBuffer, writer: int, first: int) -> None:
         ends = np.zeros((self.num_streams, self.steps_an_add), bool)
         ends[:, -1] = True
-        buffer.add_sequence(frames(writer, first, self.num_streams, self.steps_an_add), end_of_episode=ends)
+        ids = buffer.add_sequence(frames(writer, first, self.num_streams, self.steps_an_add), end_of_episode=ends)
+        if self.kind is TFPrioritizedReplayBuffer:
+            # Priorities of old and new frames, over many exponents, 0 among them.
+            keys = np.concatenate([ids.reshape(-1), ids.reshape(-1) - buffer.capacity // 2])
+            buffer.update_priorities(keys, 2.0 ** (keys % 13) * (keys % 5 > 0))
 
 
 RINGS = {
@@ -99,6 +111,10 @@ RINGS = {
     "small, padded": Ring(2, 18, 6, Window(4, burn_in=2, short="pad"), 16),
     "large": Ring(1, 4096, 64, None, 256),
     "large, windows": Ring(2, 1024, 64, Window(3), 128),
+    "prioritized": Ring(1, 32, 1, None, 16, TFPrioritizedReplayBuffer),
+    "prioritized, windows": Ring(2, 18, 6, Window(3), 16, TFPrioritizedReplayBuffer),
+    "prioritized, padded": Ring(2, 18, 6, Window(4, burn_in=2, short="pad"), 16, TFPrioritizedReplayBuffer),
+    "prioritized, large": Ring(2, 1024, 64, Window(3), 128, TFPrioritizedReplayBuffer),
 }
 
 
