@@ -140,6 +140,8 @@ class SampleToInsertRatio:
             f"error_buffer={self.error_buffer!r} keeps inserts * samples_per_insert - samples in [{least:g}, {most:g}]"
         )
         needed = 2 * max(1.0, self.samples_per_insert)
+        if not math.isfinite(most - least):
+            raise ValueError(f"{where}: that is more than a float can hold; give smaller numbers.")
         if most - least < needed:
             raise ValueError(
                 f"{where}, a range of {most - least:g}: with samples_per_insert={self.samples_per_insert:g} inserts "

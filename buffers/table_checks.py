@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import sys
 from typing import TYPE_CHECKING, Any
 
 from .rate_limiters import MinSize, Queue, SampleToInsertRatio, Stack
@@ -101,7 +102,7 @@ def check_priorities_of_new_items(config: TableConfig) -> None:
 
     Raises:
       TypeError: `initial` is neither a number, `'max'` nor `'random'`; `tracks_least` is no bool.
-      ValueError: `initial` is a negative or infinite number, or another word.
+      ValueError: `initial` is a negative or infinite number, so large that the table's sum overflows, or another word.
       ValueError: one is given for plain columns, which cannot tell writers of it.
       ValueError: `'random'` in a table that is no reservoir.
       ValueError: `'max'` or `tracks_least` in a table whose mirror would come apart from it, or that reads no priority.
@@ -119,6 +120,12 @@ def check_priorities_of_new_items(config: TableConfig) -> None:
             f"TableConfig.initial must be finite and at least 0, got {initial!r}: Reverb's table dies of such a "
             "priority, and every later call on it waits for ever."
         )
+    elif not _sum_is_finite(float(initial), config):
+        raise ValueError(
+            f"TableConfig.initial={initial!r} to the power of {config.sampler!r}, times max_size={config.max_size}, is "
+            "more than a float can hold: the table would draw one item for ever, with probability NaN or 0. Give a "
+            "smaller one."
+        )
     if config.layout == "plain" and (isinstance(initial, str) or initial != 1.0 or config.tracks_least):
         raise ValueError(
             f"table {config.name!r}: initial={initial!r} and tracks_least={config.tracks_least} need layout='packed': "
@@ -130,6 +137,15 @@ def check_priorities_of_new_items(config: TableConfig) -> None:
         _check_mirror(config, "initial='max'", "a table of the same items by which the greatest priority is found")
     if config.tracks_least:
         _check_mirror(config, "tracks_least=True", "a table of the same items by which the least priority is found")
+
+
+def _sum_is_finite(priority: float, config: TableConfig) -> bool:
+    """Whether a table full of this priority can add up what it draws by."""
+    if type(config.sampler) is not Prioritized or priority == 0:
+        return True
+    # In logarithms: the power itself would raise.
+    most = math.log(sys.float_info.max)
+    return config.sampler.priority_exponent * math.log(priority) + math.log(config.max_size) < most
 
 
 def _check_reservoir(config: TableConfig) -> None:

@@ -23,6 +23,8 @@ from .windows import Window
 SCAN_SUFFIX = "__scan"
 MAX_SUFFIX = "__max"
 MIN_SUFFIX = "__min"
+# Reverb counts items in 32 bits.
+_MOST = 2**31 - 1
 _SUFFIXES = (SCAN_SUFFIX, MAX_SUFFIX, MIN_SUFFIX)
 
 
@@ -64,7 +66,7 @@ class TableConfig:
       TypeError: a count is no int, or a selector or limiter is none of those that can stand there.
       ValueError: the name is empty, or ends as the tables beside a table do.
       ValueError: `data_spec` cannot be stored (see `DataSpec`), or lacks one of `fields`.
-      ValueError: a count is too small, or `short` or `over_long` is none of its words.
+      ValueError: a count is too small or above 2^31 - 1, or `short` or `over_long` is none of its words.
       ValueError: `sequence_length` is None without `max_episode_length`, or with what only windows have; or
         the reverse.
       ValueError: plain columns with `burn_in`, `short='pad'` or whole episodes: they have no place for what is padding.
@@ -114,6 +116,11 @@ class TableConfig:
         check_count("TableConfig.sequence_length", self.sequence_length, optional=True)
         if self.max_times_sampled != 0:
             check_count("TableConfig.max_times_sampled", self.max_times_sampled)
+        for count in ("max_size", "max_times_sampled"):
+            if getattr(self, count) > _MOST:
+                raise ValueError(
+                    f"TableConfig.{count} can be {_MOST:,} at most in Reverb, got {getattr(self, count):,}."
+                )
         for slot in ("sampler", "remover", "rate_limiter"):
             check_slot(slot, getattr(self, slot))
         if self.layout not in ("packed", "plain"):

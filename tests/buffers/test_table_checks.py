@@ -105,6 +105,7 @@ WRONG_RATIOS = {
         r"in \[37, 43\], a range of 6: .*block each other for ever; it must be at least 8 wide. Give an "
         "error_buffer of at least 4",
     ),
+    "beyond floats": ((1e308, 100, 5.0), ValueError, "more than a float can hold; give smaller numbers"),
     "bounds that are turned round": ((1.0, 1, (5, -5)), ValueError, r"in \[5, -5\], a range of -10"),
     "too high": (
         (2.0, 10, (25, 40)),
@@ -180,6 +181,21 @@ WRONG_TABLES = {
     "initial is no number": ({"initial": None}, TypeError, "TableConfig.initial must be a number, 'max' or 'random'"),
     "R1, a negative initial": ({"initial": -1}, ValueError, "finite and at least 0, got -1: Reverb's table dies"),
     "R1, initial is NaN": ({"initial": math.nan}, ValueError, "finite and at least 0, got nan"),
+    "initial beyond floats": (
+        {"initial": 1e200, "sampler": Prioritized(2.0)},
+        ValueError,
+        "is more than a float can hold: the table would draw one item for ever, with probability NaN or 0",
+    ),
+    "more items than Reverb counts": (
+        {"max_size": 2**31},
+        ValueError,
+        "TableConfig.max_size can be 2,147,483,647 at most in Reverb, got 2,147,483,648",
+    ),
+    "more draws than Reverb counts": (
+        {"max_times_sampled": 2**31},
+        ValueError,
+        "TableConfig.max_times_sampled can be 2,147,483,647 at most",
+    ),
     "tracks_least": ({"tracks_least": 1}, TypeError, "TableConfig.tracks_least must be True or False, got 1"),
     "initial of plain columns": (
         {"initial": 2.0, "layout": "plain"},
