@@ -24,6 +24,8 @@ class ReplayServer:
 
     Raises:
       ValueError: there is no table, or two have the same name.
+      ValueError: ready tables share a selector object, or one has it twice: Reverb's worker would die at the first
+        insert, and every later call wait for ever.
       TypeError: a table is neither.
       ValueError: another server listens on the port: Reverb would share it, and spread clients over both at random.
       ImportError: reverb is absent or does not fit the installed TensorFlow.
@@ -52,6 +54,7 @@ class ReplayServer:
         names = [table.name for table in built]
         if len(set(names)) != len(names):
             raise ValueError(f"two tables of a ReplayServer have the same name: {sorted(names)}.")
+        _check_selectors(built)
         self._table_names = tuple(names)
         if port is not None:
             _check_free(port)
@@ -95,6 +98,21 @@ class ReplayServer:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _check_selectors(tables: Sequence[Any]) -> None:
+    """Refuses a selector object that stands in two places. `TableConfig` makes new ones; ready tables may not."""
+    places: dict[int, str] = {}
+    for table in tables:
+        for role in ("sampler", "remover"):
+            # Reverb keeps them under these names only; where a version does not, nothing is checked.
+            selector = getattr(table, f"_{role}", None)
+            place = f"{role} of table {table.name!r}"
+            if selector is not None and places.setdefault(id(selector), place) != place:
+                raise ValueError(
+                    f"one selector object is {places[id(selector)]} and {place}: Reverb's worker would die at the "
+                    "first insert, and every later call wait for ever. Make one for each place, or give TableConfigs."
+                )
 
 
 def _check_free(port: int) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import reverb
 import tensorflow as tf
 
 from replayfeed.buffers import ReplayServer, ReverbReplayBuffer, TableConfig
@@ -31,6 +32,19 @@ def test_stopping_twice_is_fine():
 def test_two_tables_of_one_name_are_refused():
     with pytest.raises(ValueError, match=r"the same name: \['a', 'a'\]"):
         ReplayServer([TableConfig("a", COUNTER, 10), TableConfig("a", COUNTER, 20)])
+
+
+def test_r2_ready_tables_that_share_a_selector_are_refused():
+    shared = reverb.selectors.Uniform()
+
+    def ready(name, sampler, remover):
+        return reverb.Table(name, sampler, remover, 10, reverb.rate_limiters.MinSize(1))
+
+    with pytest.raises(ValueError, match="one selector object is sampler of table 'a' and remover of table 'a'"):
+        ReplayServer([ready("a", shared, shared)])
+    with pytest.raises(ValueError, match="is sampler of table 'a' and sampler of table 'b': .*would die at the first"):
+        ReplayServer([ready(name, shared, reverb.selectors.Fifo()) for name in "ab"])
+    ReplayServer([ready("a", reverb.selectors.Uniform(), reverb.selectors.Fifo())]).stop()
 
 
 def test_no_table_is_refused():
