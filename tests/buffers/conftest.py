@@ -14,6 +14,7 @@ from absl import flags
 
 from replayfeed.buffers import (
     EpisodicReplayBuffer,
+    Prioritized,
     ReplayBuffer,
     ReservoirReplayBuffer,
     ReverbReplayBuffer,
@@ -50,6 +51,22 @@ def _served(spec: Any, settings: Settings) -> ReplayBuffer:
         batch_size=settings.batch_size,
         max_size=settings.steps * settings.batch_size,
         sequence_length=settings.num_steps,
+        timeout_s=1.0,
+        cast=settings.cast,
+        end_of_episode_fn=settings.end_of_episode_fn,
+    )
+
+
+def _served_prioritized(spec: Any, settings: Settings) -> ReplayBuffer:
+    return ReverbReplayBuffer.local(
+        spec,
+        batch_size=settings.batch_size,
+        max_size=settings.steps * settings.batch_size,
+        sequence_length=settings.num_steps,
+        sampler=Prioritized(),
+        initial="max",
+        tracks_least=True,
+        weight_norm="buffer",
         timeout_s=1.0,
         cast=settings.cast,
         end_of_episode_fn=settings.end_of_episode_fn,
@@ -96,6 +113,7 @@ BACKENDS = {
     "episodic": _episodic,
     "reservoir": _reservoir,
     "served": _served,
+    "served_prioritized": _served_prioritized,
 }
 
 # A buffer of episodes gives whole ones where others give frames; a reservoir holds no streams, so no windows of them.
