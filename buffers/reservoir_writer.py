@@ -121,7 +121,9 @@ class ReservoirWriter:
         if not is_sequence:
             return leaves if len(index) == len(leaves[0]) else [leaf[index] for leaf in leaves]
         if self._batch_size == 1:
-            return [leaf[0, index] for leaf in leaves]
+            # Ascending and each once: so many numbers in a row are all between their ends, and need no copy.
+            first, stop = int(index[0]), int(index[-1]) + 1
+            return [leaf[0, slice(first, stop) if stop - first == len(index) else index] for leaf in leaves]
         time, stream = np.divmod(index, self._batch_size)
         return [leaf[stream, time] for leaf in leaves]
 
@@ -140,7 +142,8 @@ class ReservoirWriter:
     def _write(self, frames: list[Array], ids: Array, rows: Array, seen: int) -> None:
         """Done twice, it is as once."""
         self._held.hide(rows)
-        # A slice costs NumPy a fraction of what the number of one row does.
-        self._storage.write(slice(rows[0], rows[0] + 1) if len(rows) == 1 else rows, frames)
+        # The first rows are filled in a row, and a slice costs NumPy a fraction of what numbers of rows do.
+        in_a_row = len(rows) == 1 or seen <= self._capacity
+        self._storage.write(slice(rows[0], rows[0] + len(rows)) if in_a_row else rows, frames)
         self._held.publish(rows, ids)
         self._rule.advance_to(seen)
