@@ -353,6 +353,8 @@ class ReverbReplayBuffer(ServedBuffer):
           ValueError: `num_steps` is above `sequence_length`, or does not divide that of a table that others made.
           ValueError: the table's items cannot give such a `window`; the message says which they can.
           ValueError: `num_parallel_calls` is above `sample_batch_size`.
+          ValueError: the table's limiter does not let one thread that writes draw such batches (`look_ahead.py`), and
+            this thread has written. If it writes later, its first `add_batch` raises.
           ValueError: a pass of a table that cannot be read in order; the message says what is missing.
           tf.errors.InvalidArgumentError: at `next`: the timeout is up; the message says what was missing.
         """
@@ -370,6 +372,7 @@ class ReverbReplayBuffer(ServedBuffer):
             )
         part = self._part(wanted)
         if not is_pass:
+            self._check_look_ahead(sample_batch_size)
             return self._reader.random(sample_batch_size, part, num_parallel_calls, sequence_preprocess_fn)
         if self._scanner is None:
             if epochs is not None or not self._table.can_pass_by_removing:

@@ -354,6 +354,7 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
             raise ValueError("give epochs (shuffled) or single_deterministic_pass (ordered), not both.")
         boundaries = self._boundaries(buckets, sample_batch_size, wanted)
         if not single_deterministic_pass and epochs is None:
+            self._check_look_ahead(sample_batch_size)
             self._check_weights_of(wanted)
             if wanted is None:
                 return self._reader.episodes(sample_batch_size, boundaries, num_parallel_calls, sequence_preprocess_fn)

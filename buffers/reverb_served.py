@@ -15,6 +15,7 @@ from .adds import Adds
 from .base import BufferInfo, Ids, Items, ReplayBuffer, WaitTimeoutError, check_count
 from .callbacks import call_weakly
 from .episode_ends import EpisodeRule
+from .look_ahead import check_look_ahead
 from .nests import Array, Nest
 from .priorities import WeightNorm, check_exponent, check_keys, check_priorities
 from .reverb_guard import ServerGuard
@@ -87,6 +88,7 @@ class ServedBuffer(ReplayBuffer):
         self._spec = spec
         self._link = link
         self._table = table
+        self._knobs = knobs
         self._batch_size = int(batch_size)
         self._local_server = local_server
         self._owned_server: ReplayServer | None = None
@@ -369,6 +371,28 @@ class ServedBuffer(ReplayBuffer):
     def _target(self, columns: tuple[int, ...]) -> ItemTarget:
         """This table, for the writer of a group that has these columns for it."""
         return _target(self._table, self._priorities, columns)
+
+    def _check_look_ahead(self, sample_batch_size: int | None) -> None:
+        """Refuses a dataset for which the thread that writes would wait for itself.
+
+        Raises:
+          ValueError: see `check_look_ahead`.
+        """
+        table, knobs, batch = self._table, self._knobs, sample_batch_size or 1
+
+        def check(*, writes_here: bool = True) -> None:
+            check_look_ahead(
+                table.limiter,
+                batch=batch,
+                in_flight=knobs.max_in_flight_samples_per_worker * knobs.num_workers_per_iterator,
+                prefetch=0,
+                name=table.name,
+                iterators=min(batch, knobs.max_cycle_length),
+                writes_here=writes_here,
+            )
+
+        check(writes_here=False)
+        self._streams.check_if_written_here(check)
 
     def _settle(self) -> None:
         """Confirms what was added, but for what a limiter holds back until somebody draws."""

@@ -60,11 +60,15 @@ class StreamWriter:
         self._priorities_refused = dict(priorities_refused)
         self._writer: ItemWriter | None = None
         self._lock = threading.RLock()
+        self._state = threading.Lock()
         self._closed = False
         # Whose connection is used, and for which of its tables: this one's own, unless a group writes.
         self._owner = self
         self._index = 0
         self._group = ""
+        self._last_thread: int | None = None
+        # Checks that are due when the thread that asked for them writes first.
+        self._due: list[tuple[int, Callable[[], None]]] = []
 
     def write_through(self, owner: StreamWriter, table: str, group: str) -> None:
         """From now on a group writes: this is the part of it that a reader of one table sees.
@@ -86,6 +90,18 @@ class StreamWriter:
     def has_written(self) -> bool:
         """Whether anything was written."""
         return self._owner._writer is not None
+
+    def check_if_written_here(self, check: Callable[[], None]) -> None:
+        """Calls `check` if this thread was the last one that wrote; if none has, when it is the first one to do so.
+
+        (What a `tf.function` writes counts as another thread's.)
+        """
+        owner = self._owner
+        with owner._state:
+            if owner._last_thread is None:
+                owner._due.append((threading.get_ident(), check))
+        if owner._last_thread == threading.get_ident():
+            check()
 
     def end_stream(self, b: int | None) -> None:
         """No item goes past the newest frame of stream `b` (None: of any).
@@ -293,7 +309,13 @@ class StreamWriter:
         if self._closed:
             raise ValueError("this buffer is closed; build a new one.")
         if self._writer is None:
+            for thread, check in self._due:
+                if thread == threading.get_ident():
+                    check()
             self._writer = self._make_writer()
+        with self._state:
+            self._last_thread = threading.get_ident()
+            self._due.clear()
         return self._writer
 
     def _write(

@@ -166,9 +166,7 @@ def test_one_thread_draws_what_lets_its_own_writes_in(buffer_of, read):
         iterator = iter(buffer.as_dataset(5))
         drawn = [*next(iterator)[0].numpy(), *next(iterator)[0].numpy()]
     assert drawn == list(range(10))
-    assert buffer.why_not_ready() == (
-        "table 'queue': 0 of 1 items (10 inserts * 1 - 10 samples = 0, kept in [0, 3])"
-    )
+    assert buffer.why_not_ready() == ("table 'queue': 0 of 1 items (10 inserts * 1 - 10 samples = 0, kept in [0, 3])")
 
 
 def test_a_blocked_write_goes_on_when_another_thread_draws(buffer_of):
@@ -224,3 +222,84 @@ def test_a_limiter_that_does_not_bound_is_told_without_numbers(buffer_of, caplog
 def test_ready_refuses_what_is_no_count(buffer_of, num, error):
     with pytest.raises(error, match="num_items"):
         buffer_of("min").ready(num)
+
+
+@pytest.mark.parametrize("num_steps", [1, 2])
+def test_fr_027_one_thread_inserts_and_draws_with_prefetch_for_a_thousand_rounds(num_steps):
+    """Ratio 4, batches of 4: one insert and one batch a round."""
+    with ReverbReplayBuffer.local(
+        COUNTER,
+        max_size=1000,
+        sequence_length=num_steps,
+        rate_limiter=SampleToInsertRatio(4.0, 10, 8.0),
+        timeout_s=20.0,
+    ) as buffer:
+        numbers = iter(range(10_000))
+        while not buffer.ready(4):
+            buffer.add_batch([next(numbers)])
+        batches = iter(buffer.as_dataset(4, num_steps if num_steps > 1 else None).prefetch(4))
+        for _ in range(1000):
+            buffer.add_batch([next(numbers)])
+            items, _ = next(batches)
+            assert items.shape == ((4,) if num_steps == 1 else (4, num_steps))
+        info = buffer.get_table_info().rate_limiter_info
+        assert info.sample_stats.completed >= 4000
+
+
+def test_one_thread_that_asks_whether_it_may_draw_goes_on_for_a_thousand_rounds(buffer_of):
+    """Ratio 0.3: three or four inserts for a draw."""
+    buffer = buffer_of("third")
+    num_draws = num_inserts = 0
+    while num_draws < 300:
+        if buffer.ready():
+            buffer.sample(1)
+            num_draws += 1
+        else:
+            buffer.add_batch([num_inserts])
+            num_inserts += 1
+    assert 995 <= num_inserts <= 1001
+
+
+def narrow() -> ReverbReplayBuffer:
+    return ReverbReplayBuffer.local(
+        COUNTER, max_size=100, sequence_length=1, rate_limiter=SampleToInsertRatio(1.0, 10, 4.0), timeout_s=1.0
+    )
+
+
+FOR_EVER = "table 'replay': for batches of 32 .* a thread that writes and draws would wait for itself for ever"
+
+
+def test_fr_027_batches_that_the_limiter_cannot_give_one_thread_are_refused():
+    with narrow() as buffer:
+        buffer.add_sequence(np.arange(10)[None])
+        with pytest.raises(ValueError, match=FOR_EVER):
+            buffer.as_dataset(32)
+        buffer.as_dataset(4)
+
+
+def test_a_thread_that_asked_for_such_batches_may_not_begin_to_write():
+    with narrow() as buffer:
+        buffer.as_dataset(32)
+        with pytest.raises(ValueError, match=FOR_EVER):
+            buffer.add_batch([1])
+        assert len(buffer) == 0
+
+
+def test_such_batches_are_no_fault_where_another_thread_writes():
+    """The batch comes while the other thread inserts."""
+    with narrow() as buffer:
+        batches = iter(buffer.as_dataset(32))
+        writer = threading.Thread(target=add, args=(buffer, 60))
+        writer.start()
+        items, _ = next(batches)
+        writer.join()
+        assert items.shape == (32,)
+
+
+def test_several_iterators_on_a_limiter_that_bounds_are_refused():
+    with (
+        narrow() as buffer,
+        ReverbReplayBuffer(COUNTER, "replay", 1, buffer.server_address, max_cycle_length=4) as reader,
+    ):
+        with pytest.raises(ValueError, match="max_cycle_length=4 iterators"):
+            reader.as_dataset(4)
