@@ -17,9 +17,13 @@ Initial = Literal["max", "ever"] | float
 # What the first frame gets: there is no largest priority yet.
 _FIRST_PRIORITY = 1.0
 
+# By rank: one in so many frames changed, and all are ranked anew.
+_RANK_EVERY = 16
+_LARGEST_RANK_ALPHA = 4.0
+
 
 class FramePriorities:
-    """Keeps `p^alpha`, the mass, of each frame held (float32), and tells the kinds of windows that are drawn by it.
+    """Keeps `p^alpha`, its mass, of each frame held (float32), and tells the kinds of windows that are drawn by it.
 
     The caller holds the ring's writer lock, but for `prepare`.
 
@@ -41,16 +45,22 @@ class FramePriorities:
             raise ValueError(f"initial must be 'max', 'ever' or a priority of at least 0, got {initial!r}.")
         self._fixed = None if isinstance(initial, str) else np.float32(self.prepare(check_exponent("initial", initial)))
         self._tree = MaximumTree(ring.capacity, 0.0) if initial == "max" else None
-        self._masses = np.zeros(ring.capacity, np.float32) if self._tree is None else self._tree.leaves
+        # By row, as `prepare` gives them.
+        self._values = np.zeros(ring.capacity, np.float32) if self._tree is None else self._tree.leaves
         self._largest_ever = 0.0
         # What frames that come without a priority get, set when the rows of the oldest are given up.
-        self._new_mass = np.float32(_FIRST_PRIORITY)
+        self._new_value = np.float32(_FIRST_PRIORITY)
         self._kinds: list[PrioritizedStarts] = []
 
     def add_kind(self, starts: PrioritizedStarts) -> None:
         """From now on these starts are drawn by the priorities of their frames."""
         starts.start_again(self._masses)
         self._kinds.append(starts)
+
+    @property
+    def _masses(self) -> Array:
+        """What each row is drawn by, float32 `[capacity]`."""
+        return self._values
 
     def prepare(self, priorities: Any) -> Array:
         """Masses of raw priorities that are finite and at least 0: float32, their shape.
@@ -74,16 +84,17 @@ class FramePriorities:
                 f"be 0 or between {LEAST_MASS:.3g} and {LARGEST_MASS:.3g}; scale the priorities."
             )
 
-    def update(self, keys: Array, masses: Array) -> int:
-        """Gives the frames with these ids `[n]` these masses; returns how many ids are not held."""
+    def update(self, keys: Array, prepared: Array) -> int:
+        """Gives the frames with these ids `[n]` these priorities; returns how many ids are not held."""
         ring = self._ring
         held = (keys >= ring.tail) & (keys < ring.published)
         num_gone = len(keys) - int(np.count_nonzero(held))
         if num_gone:
-            keys, masses = keys[held], masses[held]
-        self._set(ring.rows(keys), masses)
+            keys, prepared = keys[held], prepared[held]
+        rows = ring.rows(keys)
+        masses = self._set(rows, prepared)
         for kind in self._kinds:
-            kind.change(ring.rows(keys), masses)
+            kind.change(rows, masses)
         return num_gone
 
     def before_overwrite(self, first: int, num: int) -> None:
@@ -95,21 +106,20 @@ class FramePriorities:
             for kind in self._kinds:
                 kind.discard(slots)
         if self._tree is None:
-            self._new_mass = self._initial_mass()
+            self._new_value = self._initial_value()
             return
         # What T calls for one step each would give: the largest once the first step's frames have made room.
         step = ring.batch_size
         none = np.zeros(num, np.float32)
         self._tree.set(slots[:step], none[:step])
-        self._new_mass = self._initial_mass()
+        self._new_value = self._initial_value()
         if num > step:
             self._tree.set(slots[step:], none[step:])
 
     def after_publish(self, first: int, num: int, prepared: Array | None) -> None:
         """The ids from `first` on, `num` of them, are held now."""
         row = first % self._ring.capacity
-        masses = np.full(num, self._new_mass) if prepared is None else prepared
-        self._set(np.arange(row, row + num), masses)
+        self._set(np.arange(row, row + num), np.full(num, self._new_value) if prepared is None else prepared)
         for kind in self._kinds:
             kind.refresh(first, self._masses)
 
@@ -119,12 +129,12 @@ class FramePriorities:
         held = np.zeros(ring.capacity, bool)
         held[ring.rows(np.arange(ring.tail, ring.published))] = True
         if self._tree is not None:
-            kept = np.where(held, self._masses, np.float32(0))
+            kept = np.where(held, self._values, np.float32(0))
             self._tree.clear()
             slots = np.flatnonzero(held)
             self._tree.set(slots, kept[slots])
         else:
-            self._masses[~held] = 0
+            self._values[~held] = 0
         if not ring.num_frames:
             self._largest_ever = 0.0
         for kind in self._kinds:
@@ -135,16 +145,89 @@ class FramePriorities:
         for kind in self._kinds:
             kind.refresh(self._ring.published, self._masses)
 
-    def _set(self, slots: Array, masses: Array) -> None:
-        self._largest_ever = max(self._largest_ever, float(masses.max(initial=0)))
+    def _set(self, rows: Array, values: Array) -> Array:
+        """Keeps the values of these rows `[n]`; returns what they are drawn by, in the same order."""
+        self._largest_ever = max(self._largest_ever, float(values.max(initial=0)))
         if self._tree is None:
-            self._masses[slots] = masses
+            self._values[rows] = values
         else:
-            self._tree.set(slots, masses)
+            self._tree.set(rows, values)
+        return values
 
-    def _initial_mass(self) -> np.float32:
+    def _initial_value(self) -> np.float32:
         if self._fixed is not None:
             return self._fixed
         largest = self._largest_ever if self._tree is None else self._tree.maximum
         # Where every priority is 0 it gets that of a first frame: with 0 it could never be drawn once another is not.
         return np.float32(largest or _FIRST_PRIORITY)
+
+
+class RankedPriorities(FramePriorities):
+    """Rank-based prioritization (Schaul et al. 2016, section 3.3): a mass is `rank^-alpha`; the largest has rank 1.
+
+    Of equal priorities the newest ranks first. All frames are ranked anew when a sixteenth of them have changed, as
+    the paper sorts its heap from time to time only; until then a frame that changed has the rank that it
+    would have had then. With fewer than 32 frames ranks are always exact.
+
+    Args:
+      ring: what is held.
+      alpha: the exponent, at most 4: with more the least masses would be no float32.
+      initial: as in `FramePriorities`.
+
+    Raises:
+      ValueError: `alpha` is above 4.
+    """
+
+    def __init__(self, ring: FrameRing, alpha: float, initial: Any) -> None:
+        if alpha > _LARGEST_RANK_ALPHA:
+            raise ValueError(f"alpha must be at most {_LARGEST_RANK_ALPHA} where draws are by rank, got {alpha}.")
+        # Priorities themselves are kept, not their powers.
+        super().__init__(ring, 1.0, initial)
+        self._rank_alpha = alpha
+        self._rank_masses = np.zeros(ring.capacity, np.float32)
+        # All priorities when they were last ranked, the largest first, negated.
+        self._ranked = np.zeros(0, np.float32)
+        self._num_changed = 0
+
+    @property
+    def _masses(self) -> Array:
+        return self._rank_masses
+
+    def update(self, keys: Array, prepared: Array) -> int:
+        num_gone = super().update(keys, prepared)
+        self._rank_if_due()
+        return num_gone
+
+    def after_publish(self, first: int, num: int, prepared: Array | None) -> None:
+        super().after_publish(first, num, prepared)
+        self._rank_if_due()
+
+    def start_again(self) -> None:
+        super().start_again()
+        self._rank()
+
+    def _set(self, rows: Array, values: Array) -> Array:
+        super()._set(rows, values)
+        self._num_changed += len(rows)
+        masses = self._mass_of_rank(np.searchsorted(self._ranked, -values) + 1.0, values)
+        self._rank_masses[rows] = masses
+        return masses
+
+    def _mass_of_rank(self, ranks: Array, values: Array) -> Array:
+        return np.where(values > 0, ranks**-self._rank_alpha, 0.0).astype(np.float32)
+
+    def _rank_if_due(self) -> None:
+        if self._num_changed >= max(1, self._ring.num_frames // _RANK_EVERY):
+            self._rank()
+
+    def _rank(self) -> None:
+        ring = self._ring
+        rows = ring.rows(np.arange(ring.published - 1, ring.tail - 1, -1))
+        negated = -self._values[rows]
+        order = np.argsort(negated, kind="stable")
+        rows, self._ranked = rows[order], negated[order]
+        masses = self._mass_of_rank(np.arange(1.0, len(rows) + 1.0), -self._ranked)
+        self._rank_masses[rows] = masses
+        for kind in self._kinds:
+            kind.change(rows, masses)
+        self._num_changed = 0

@@ -18,8 +18,8 @@ from .ring_starts import uncompiled
 
 NO_SLOT = -1
 
-# Uniform numbers for a draw: one and a half on average, at least one.
-_UNIFORMS_PER_DRAW = 2
+# Uniform numbers for a draw: less than one on average.
+_UNIFORMS_PER_DRAW = 1
 _EXTRA_UNIFORMS = 32
 
 # In a graph candidates are drawn ahead by this factor and this many more.
@@ -126,8 +126,9 @@ class MassIndex:
         Args:
           rng: source of random numbers.
           num: how many.
-          stratified: one of each of `num` equal parts of the total (Schaul et al. 2016, appendix B.2.1), the
-            slots in the order of their exponents; each slot's expected share stays the same.
+          stratified: one of each of `num` equal parts of the total (Schaul et al. 2016, appendix B.2.1), the slots
+            in the order of their exponents. Where a candidate is refused the next may be any of its exponent. Each
+            slot's expected share stays the same.
         """
         points = rng.random(num)
         if stratified:
@@ -249,8 +250,12 @@ class MassIndex:
         points = tf.random.stateless_uniform([num // strata, strata], seed, dtype=tf.float64)
         points = tf.reshape((tf.range(strata, dtype=tf.float64) + points) / strata, [num]) * sizes[-1]
         classes = tf.minimum(tf.searchsorted(sizes, points, side="right"), self._kernels.NUM_CLASSES - 1)[:, None]
-        candidates = [num, _CANDIDATES_PER_STRATUM]
-        uniforms = tf.random.stateless_uniform(candidates, seed + tf.constant([0, 1], tf.int64), dtype=tf.float64)
+        # Where the point falls in its class is the first candidate, so that strata hold within a class, too.
+        right, size = tf.gather(sizes, classes), tf.gather(tf.where(all_zero, counts * bounds, masses), classes)
+        first = tf.clip_by_value((points[:, None] - (right - size)) / size, 0.0, 1.0 - 2.0**-53)
+        others = [num, _CANDIDATES_PER_STRATUM - 1]
+        uniforms = tf.random.stateless_uniform(others, seed + tf.constant([0, 1], tf.int64), dtype=tf.float64)
+        uniforms = tf.concat([first, uniforms], 1)
         bound = tf.gather(bounds, classes)
         slots, drawn, heights = self._look_up(uniforms * tf.gather(counts, classes), tf.gather(heads, classes), bound)
         accepted = (heights < drawn) | all_zero

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
 
 from .base import BufferInfo, check_count
 from .episode_ends import FinalFrame
-from .frame_priorities import FramePriorities, Initial
+from .frame_priorities import FramePriorities, Initial, RankedPriorities
 from .memory import copy_to_tensor
 from .nests import Array, Nest
 from .priorities import DEFAULT_EPS, WeightNorm, check_exponent, check_weight_norm, importance_weights
@@ -61,6 +61,9 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
         by, and `'batch'` leaves weights as None does.
       initial: priority of frames that come without one: `'max'`, the largest of the frames held; `'ever'`, the
         largest since the buffer was made or cleared; or a number. The first frame gets 1.
+      variant: `'proportional'`, or `'rank'`: the chance goes by the rank of a priority among those of all frames held,
+        `P = rank^-alpha / sum rank^-alpha` (section 3.3), which outliers cannot rule; `RankedPriorities` says
+        when ranks are renewed.
       stratified: draw one of each of `B` equal parts of all mass (appendix B.2.1), which makes batches more even and
         changes no window's expected share. A dataset then draws one batch a call, which takes longer.
       seed: as in `TFUniformReplayBuffer`.
@@ -71,7 +74,7 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
 
     Raises:
       TypeError: `alpha`, `beta`, `eps` or `initial` is no number where it must be one.
-      ValueError: one of them is negative or not finite, or `weight_norm` or `initial` is none of its words.
+      ValueError: one of them is negative or not finite, or `weight_norm`, `initial` or `variant` is none of its words.
       TypeError, ValueError: as `TFUniformReplayBuffer`.
 
     >>> buffer = TFPrioritizedReplayBuffer(tf.TensorSpec([], tf.float32), 1, 100, alpha=1.0, beta=1.0, seed=0)
@@ -103,6 +106,7 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
         eps: float = DEFAULT_EPS,
         weight_norm: WeightNorm = "batch",
         initial: Initial = "max",
+        variant: Literal["proportional", "rank"] = "proportional",
         stratified: bool = False,
         seed: int | None = None,
         end_of_episode_fn: Callable[[Nest], Any] | None = None,
@@ -110,6 +114,8 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
         min_size_to_sample: int = 1,
         cast: bool = False,
     ) -> None:
+        if variant not in ("proportional", "rank"):
+            raise ValueError(f"variant must be 'proportional' or 'rank', got {variant!r}.")
         self._alpha = check_exponent("alpha", alpha)
         self._eps = check_exponent("eps", eps)
         self._weigher = ImportanceWeigher(beta, check_weight_norm(weight_norm))
@@ -129,7 +135,8 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
         self._stratified = bool(stratified)
         self._num_stale = 0
         self._mask: tf.Tensor | None = None
-        self._priorities = FramePriorities(self._ring, self._alpha, initial)
+        kind = RankedPriorities if variant == "rank" else FramePriorities
+        self._priorities = kind(self._ring, self._alpha, initial)
         self._listen(self._priorities)
 
     @classmethod
@@ -240,7 +247,6 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
         ids = keys if window is None else copy_to_tensor(drawn.ids)
         mask = self._all_real(ids.shape) if drawn.mask is None else tf.constant(drawn.mask)
         return BufferInfo(ids, copy_to_tensor(drawn.chances.astype(np.float32)), keys, weights, mask)
-
 
     def _all_real(self, shape: tf.TensorShape) -> tf.Tensor:
         """A mask without padding, made once while the sizes stay the same."""

@@ -180,7 +180,7 @@ def draw(
 
     Args:
       points: in `[0, 1)`, `[n]`: where in the sum of all masses each draw falls; says its class.
-      uniforms: in `[0, 1)`: say the member of the class, and by their fraction whether it is taken.
+      uniforms: in `[0, 1)`: where a candidate was refused, say the next one, and by their fraction whether it is taken.
       order: see above.
       masses: `bits` as float32.
       heads: see above.
@@ -216,16 +216,18 @@ def draw(
         first = heads[c]
         count = heads[c + 1] - first
         bound = scale[c] * 16777216.0
+        # Where the point falls in its class is the first candidate, so that strata hold within a class, too.
+        place = min(rest / (sums[c] * scale[c]), 0.9999999999999999) * count
         while True:
-            if used == len(uniforms):
-                return done
-            place = uniforms[used] * count
-            used += 1
             member = int(place)
             slot = order[first + member]
             mass = masses[slot]
             if (place - member) * bound < mass:
                 break
+            if used == len(uniforms):
+                return done
+            place = uniforms[used] * count
+            used += 1
         slots[done] = slot
         chances[done] = mass / total
         done += 1

@@ -77,6 +77,8 @@ def random_dataset(
     alone = sample_bytes is None or batch * sample_bytes >= _LARGE_BATCH_BYTES
     num_calls = DRAWS_PER_CALL if sample_batch_size and not (alone or one_batch_a_call) else 1
     seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True).enumerate()
+    # enumerate() says 2**63 - 1, which eight batches a call would turn into -8.
+    seeds = seeds.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
 
     @tf.autograph.experimental.do_not_convert  # nothing in it for AutoGraph, which takes a second to see that
     def draw(index: tf.Tensor, random: tf.Tensor) -> tuple[Nest, BufferInfo]:

@@ -84,8 +84,8 @@ class ImportanceWeigher:
             before = tf.gather(self._num_batches.in_graph(), 0)
             with tf.control_dependencies([before]):
                 counted = tf.raw_ops.InplaceAdd(x=self._num_batches.in_graph(), i=[0], v=[num_batches])
-            with tf.control_dependencies([counted]):
-                beta = beta(tf.identity(before))
+            with tf.control_dependencies([counted]):  # or nothing would need the count, and it would be left out
+                return tf.identity(tf.cast(beta(before), tf.float64))
         return tf.cast(beta, tf.float64)
 
     def _norm_of(self, alone: bool) -> WeightNorm:

@@ -53,6 +53,13 @@ def drawn_starts(buffer: ReplayBuffer, num_steps: int, draws: int = 400) -> set[
 # What a buffer is
 
 
+@pytest.mark.parametrize("sample_batch_size", [None, 4])
+def test_a_dataset_of_draws_says_that_it_has_no_end(make, sample_batch_size):
+    buffer = make(COUNTER, steps=10)
+    endless = (tf.data.INFINITE_CARDINALITY, tf.data.UNKNOWN_CARDINALITY)
+    assert int(buffer.as_dataset(sample_batch_size).cardinality()) in endless
+
+
 @pytest.mark.by_frames
 def test_properties_are_the_constructors_arguments(make):
     buffer = make(COUNTER, batch_size=3, steps=10)
