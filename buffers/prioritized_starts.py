@@ -15,17 +15,18 @@ import numpy as np
 import tensorflow as tf
 
 from .base import EmptyBufferError
+from .eligible_starts import EligibleStarts
 from .mass_index import NO_SLOT, MassIndex
 from .nests import Array
-from .ring import FrameRing, StartCount
-from .ring_starts import Bounds, GraphBounds, Starts, WindowStarts
+from .ring import FrameRing
+from .ring_starts import Bounds, GraphBounds, Starts
 from .windows import Window
 
 # In a graph: an id that no frame has, so that the draw is taken for one whose frame was overwritten, and made again.
 _DRAW_AGAIN = -1
 
 
-class PrioritizedStarts(WindowStarts):
+class PrioritizedStarts(EligibleStarts):
     """Draws where windows of one kind start, by the masses of their frames.
 
     Args:
@@ -62,12 +63,6 @@ class PrioritizedStarts(WindowStarts):
         self._index = MassIndex(ring.capacity, tracks_least=tracks_least)
         self._stratified = stratified
         self._tracks_least = tracks_least
-        # So many steps before the newest the eligibility of a start may still change.
-        longest = max(rule.reach for rule in self._rules)
-        self._unsettled = (longest if window.short == "drop" else max(window.num_steps, longest)) * ring.batch_size
-
-    def _make_counts(self) -> list[StartCount]:
-        return []  # the index counts
 
     # What the writer tells, with its lock held.
 
@@ -81,39 +76,21 @@ class PrioritizedStarts(WindowStarts):
 
     def refresh(self, first: int, masses: Array) -> None:
         """Frames from id `first` on came, or streams ended; `masses` float32 `[capacity]` are those of all rows."""
-        ring, index = self._ring, self._index
-        ids = np.arange(max(first - self._unsettled, ring.tail), ring.published - self._reach)
-        rows = ring.rows(self._eligible(ids))
-        index.set(rows, masses[rows])
-        if self._window.short == "pad":
-            self._discard_others(ids)
-        if self._context:
-            self._discard_others(np.arange(ring.tail, min(ring.tail + self._context, ring.published)))
+        rows = self._ring.rows(self._eligible_since(first))
+        self._index.set(rows, masses[rows])
+        self._drop_outdated(first)
 
     def start_again(self, masses: Array) -> None:
         """Looks at all frames held anew."""
         self._index.clear()
-        rows = self._ring.rows(self._eligible(np.arange(self._ring.tail, self._ring.published - self._reach)))
+        rows = self._ring.rows(self._all_eligible_ids())
         self._index.set(rows, masses[rows])
 
-    def _eligible(self, ids: Array) -> Array:
-        """Those of these ids, all of frames held, at which a window starts."""
-        bounds = self._read_cursors()
-        if not self._all_eligible:
-            return self._starting(ids, bounds)
-        if bounds.tail > self._ring.tail:
-            ids = ids[ids >= bounds.tail]
-        if self._window.stride == 1:
-            return ids
-        return ids[(ids - bounds.floor) // self._streams % self._window.stride == 0]
+    def _holds(self, rows: Array) -> Array:
+        return self._index.holds(rows)
 
-    def _discard_others(self, ids: Array) -> None:
-        """Takes the mass from those of these ids at which no window starts."""
-        held = ids[self._index.holds(self._ring.rows(ids))]
-        ids = held[held < self._ring.published - self._reach]
-        gone = np.setdiff1d(held, self._eligible(ids), assume_unique=True)
-        if len(gone):
-            self._index.discard(self._ring.rows(gone))
+    def _drop(self, ids: Array) -> None:
+        self._index.discard(self._ring.rows(ids))
 
     # Draws
 
