@@ -4,6 +4,9 @@ Reverb counts, over a table's whole life, `error = inserts * samples_per_insert 
 `[min_error, max_error]`: what would leave that range waits. Deletes and evictions do not change it. Below
 `min_size_to_sample` items no sample goes through, and every insert does.
 
+Reverb's own limiter object that stands in two tables ends the process (a failed check in its C++). These declarations
+hold numbers only, and `build` makes a new object at each call.
+
 To add one: a frozen dataclass below with `bounds` and `build`, and its name in `RateLimiter`.
 """
 

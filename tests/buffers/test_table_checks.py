@@ -25,6 +25,7 @@ from replayfeed.buffers import (
     SampleToInsertRatio,
     Stack,
     TableConfig,
+    Transition,
     Uniform,
 )
 from replayfeed.buffers.look_ahead import check_look_ahead, greatest_error_needed
@@ -146,6 +147,14 @@ def test_reverb_takes_every_limiter_that_we_take_and_counts_as_we_say(ratio, siz
 def test_bounds_are_those_of_reverb(limiter):
     built = reverb.Table("a", reverb.selectors.Uniform(), reverb.selectors.Fifo(), 9, limiter.build(reverb))
     assert bounds_from(built.info.rate_limiter_info) == limiter.bounds
+
+
+def test_one_limiter_may_stand_in_several_tables():
+    """Reverb's own object ends the process then."""
+    limiter = SampleToInsertRatio(2.0, 1, 4.0)
+    assert limiter.build(reverb) is not limiter.build(reverb)
+    with ReplayServer([table(name=name, rate_limiter=limiter) for name in "ab"]) as server:
+        assert server.table_names == ("a", "b")
 
 
 @pytest.mark.parametrize("kind", [Queue, Stack])
@@ -449,6 +458,18 @@ def test_fr_027_a_batch_that_is_larger_than_the_range_is_refused_with_the_number
     check_look_ahead(limiter, batch=32, in_flight=0, prefetch=0, name="replay", writes_here=False)
 
 
+def test_fr_027_a_buffer_refuses_such_a_dataset_when_it_is_made():
+    limiter = SampleToInsertRatio(1.0, 10, 4.0)
+    with (
+        ReplayServer([table(rate_limiter=limiter, max_size=100)]) as server,
+        ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server, timeout_s=5.0) as buffer,
+    ):
+        buffer.add_sequence([list(range(10))])
+        with pytest.raises(ValueError, match="table 'replay': for batches of 32 its limiter must let"):
+            buffer.as_dataset(32)
+        assert len(next(iter(buffer.as_dataset(4)))[0]) == 4
+
+
 def test_several_iterators_and_a_ratio_are_refused():
     with pytest.raises(ValueError, match="one can hold what the others wait for, and the batch never comes"):
         check_look_ahead(
@@ -552,6 +573,12 @@ def test_a_table_holds_the_fields_that_it_is_told():
 def test_a_path_may_name_a_part():
     assert select_fields(SPEC, ("observation",)) == {"observation": SPEC["observation"]}
     assert select_fields(SPEC, None) is SPEC
+
+
+def test_namedtuples_keep_their_places():
+    step = Transition(1, 2, 3, 4, {"a": 5, "b": 6}, 7)
+    held = select_fields(step, ("reward", "next_observation/b"))
+    assert held == Transition((), (), 3, (), {"b": 6}, ())
 
 
 def test_tuples_keep_their_places():

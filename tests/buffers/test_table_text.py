@@ -195,6 +195,12 @@ def test_tf_agents_trajectories_come_back_as_trajectories():
     assert spec_from_plain(spec_to_plain(step)) == step
 
 
+def test_a_range_that_does_not_fit_is_refused():
+    pytest.importorskip("tf_agents")
+    with pytest.raises(ValueError, match=r"data_spec field 'a': minimum or maximum does not fit 'int32\[2\]'"):
+        spec_from_plain({"a": {"$spec": "int32[2]", "minimum": [0, 0, 0], "maximum": 1}})
+
+
 def test_tf_agents_is_loaded_only_when_one_of_its_own_is_read():
     code = (
         "import sys\n"
@@ -227,6 +233,8 @@ UNWRITABLE = {
     "an unknown namedtuple": ({"step": MyStep(SCALAR)}, TypeError, "field 'step': a file cannot tell .*MyStep"),
     "a key that is a mark": ({"$spec": SCALAR}, ValueError, r"data_spec: key '\$spec' cannot be written"),
     "a key that is no str": ({"a": {1: SCALAR}}, ValueError, "data_spec field 'a': key 1 cannot be written"),
+    "an open shape": ({"a": tf.TensorSpec([None])}, ValueError, r"field 'a': shape \(None,\) is not fully known"),
+    "another spec": ({"a": tf.RaggedTensorSpec([2])}, TypeError, "field 'a': a RaggedTensorSpec cannot be written"),
     "another mapping": (collections.UserDict(a=SCALAR), TypeError, "data_spec: a UserDict cannot be written"),
 }
 
