@@ -224,10 +224,9 @@ class MassIndex:
         num_candidates = tf.cast(_OVERSAMPLING * num / share, tf.int32) + _EXTRA_CANDIDATES
         points = tf.random.stateless_uniform(tf.reshape(num_candidates, [1]), seed, dtype=tf.float64) * areas[-1]
         classes = tf.minimum(tf.searchsorted(areas, points, side="right"), self._kernels.NUM_CLASSES - 1)
-        facts = tf.gather(tf.stack([bounds, areas - sizes, tf.cast(heads[:-1], tf.float64)], 1), classes)
-        bound, left, first = tf.unstack(facts, axis=1)
-        places = (points - left) / bound
-        slots, masses, heights = self._look_up(places, tf.cast(first, tf.int64), bound)
+        bound = tf.gather(bounds, classes)
+        places = (points - tf.gather(areas - sizes, classes)) / bound
+        slots, masses, heights = self._look_up(places, tf.gather(heads, classes), bound)
         accepted = tf.where((heights < masses) | all_zero)[:, 0]
         found = tf.minimum(tf.shape(accepted)[0], num)
         chosen = tf.pad(accepted[:num], [[0, num - found]])
