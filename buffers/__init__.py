@@ -15,6 +15,7 @@ from .reservoir import ReservoirReplayBuffer
 from .reverb_buffer import ReverbReplayBuffer
 from .reverb_episodic import ReverbEpisodicReplayBuffer
 from .reverb_group import ReverbTableGroup
+from .reverb_preload import preloaded_server
 from .rollout import RolloutBuffer
 from .rollout_minibatches import RolloutInfo
 from .selectors import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Uniform
@@ -63,6 +64,7 @@ __all__ = [
     "Window",
     "WindowCount",
     "load_tables",
+    "preloaded_server",
     "save_tables",
     "table_presets",
 ]
