@@ -335,7 +335,8 @@ class ReverbTableGroup:
             )
 
         refused = {name: reader._priorities.why_refused() for name, reader in self._readers.items()}
-        return StreamWriter(rule, columns, batch_size, make_writer, refused)
+        checks = {name: reader._priorities.check_sum for name, reader in self._readers.items()}
+        return StreamWriter(rule, columns, batch_size, make_writer, refused, checks)
 
     def _adds_for(self, priorities: Any) -> tuple[Adds, Any]:
         """What takes priorities of this form, and the priorities in the form that it takes."""

@@ -7,6 +7,8 @@ graphs, without any Python for each batch.
 from __future__ import annotations
 
 import contextlib
+import math
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -139,6 +141,25 @@ class TablePriorities:
             "must not be set; keep priorities in another table over the same frames."
         )
 
+    def check_sum(self, priorities: Array) -> None:
+        """Refuses priorities of which a table full could not be added up: it would draw one item for ever.
+
+        Raises:
+          ValueError: one is too large; the message names the position.
+        """
+        sampler = self._table.sampler
+        if not isinstance(sampler, Prioritized) or not sampler.priority_exponent or not priorities.size:
+            return
+        # In logarithms: the power itself may be more than a float holds.
+        most = (math.log(sys.float_info.max) - math.log(self._table.capacity)) / sampler.priority_exponent
+        if priorities.max() > 1 and math.log(priorities.max()) >= most:
+            position = tuple(int(index) for index in np.unravel_index(priorities.argmax(), priorities.shape))
+            raise ValueError(
+                f"priorities[{', '.join(map(str, position))}] is {priorities.max()}: to the power of "
+                f"{sampler.priority_exponent}, times the {self._table.capacity} items of table {self._table.name!r}, "
+                "it is more than a float can hold; give smaller ones."
+            )
+
     def flush(self) -> None:
         """Returns when the mirrors have every item that was written.
 
@@ -189,8 +210,9 @@ class TablePriorities:
           priorities: float64 `[n]`, checked.
 
         Raises:
-          ValueError: the table takes no priorities, or has mirrors and a key was not drawn by this buffer: only with
-            a draw comes the id by which mirrors know an item. Nothing is set.
+          ValueError: the table takes no priorities, or cannot add them up. Nothing is set.
+          ValueError: the table has mirrors and a key was not drawn by this buffer: only with a draw comes the id by
+            which mirrors know an item. Nothing is set.
           WaitTimeoutError: the server does not answer within the link's timeout.
         """
         refused = self.why_refused()
@@ -198,6 +220,7 @@ class TablePriorities:
             raise ValueError(f"update_priorities: {refused}")
         if not len(keys):
             return
+        self.check_sum(priorities)
         by_key = dict(zip(keys.view(np.uint64).tolist(), priorities.tolist(), strict=True))
         ids = keys
         if self._ids is not None:
@@ -262,6 +285,7 @@ class TablePriorities:
             self._mirrors.reset()
         if self._greatest is not None:
             self._greatest.read_again()
+        self._least_until = 0.0
         for count in (self._num_rows, self._num_outdated, self._most_updates_behind):
             count.assign(tf.zeros_like(count))
 

@@ -287,6 +287,10 @@ class ServedBuffer(ReplayBuffer):
     def update_priorities(self, keys: Any, priorities: Any = None, *, td_errors: Any = None) -> None:
         """Sets the raw priorities of the items with these keys; Reverb does not tell which keys were gone.
 
+        Keys come with draws. Reverb tells none at insert, and cannot be asked for that of an item; so neighbours of a
+        drawn item, whose ids differ from its own by 1, are updated by keys that came with a draw of theirs. Datasets
+        that run have drawn ahead, by the priorities of then: `stats().priority_age` counts what that makes outdated.
+
         Args:
           keys: int64 `[n]`, `BufferInfo.keys`.
           priorities: `[n]`, finite and at least 0.
@@ -295,7 +299,8 @@ class ServedBuffer(ReplayBuffer):
         Raises:
           ValueError: not exactly one of `priorities` and `td_errors` is given.
           ValueError: shapes differ, or a value is refused; the message names the position. Nothing is set.
-          ValueError: the table takes no priorities (`initial='random'`).
+          ValueError: the table takes no priorities (`initial='random'`), or one is so large that a table full of it
+            could not add them up.
           ValueError: the table has tables beside it that tell the greatest or the least priority, and a key was not
             drawn by this buffer. Nothing is set.
           WaitTimeoutError: the server does not answer within `timeout_s`.
@@ -339,6 +344,8 @@ class ServedBuffer(ReplayBuffer):
         try:
             # Nobody draws from a server that stops.
             self._streams.close(to_the_end=self._owned_server is None)
+            if self._owned_server is None:
+                self._priorities.flush()
         finally:
             self._end_waits()
             self._guard.close()
@@ -362,7 +369,8 @@ class ServedBuffer(ReplayBuffer):
                 max_pending_items=max_pending_items,
             )
 
-        return StreamWriter(rule, table.layout, batch_size, make_writer, {table.name: priorities.why_refused()})
+        refused, checks = {table.name: priorities.why_refused()}, {table.name: priorities.check_sum}
+        return StreamWriter(rule, table.layout, batch_size, make_writer, refused, checks)
 
     def _write_through(self, owner: StreamWriter, group: str) -> None:
         """From now on a group writes this table; what it writes is what reads confirm first."""

@@ -43,6 +43,7 @@ class StreamWriter:
       make_writer: connects to the tables; called at the first write.
       priorities_refused: for each table by its name, in order, why it takes no priorities from outside; an empty text
         where it does.
+      check_given: by table what raises where checked priorities are still none for it.
     """
 
     def __init__(
@@ -52,12 +53,14 @@ class StreamWriter:
         batch_size: int,
         make_writer: Callable[[], ItemWriter],
         priorities_refused: Mapping[str, str],
+        check_given: Mapping[str, Callable[[Array], None]] | None = None,
     ) -> None:
         self._rule = rule
         self._layout = layout
         self._batch_size = batch_size
         self._make_writer = make_writer
         self._priorities_refused = dict(priorities_refused)
+        self._check_given = dict(check_given or {})
         self._writer: ItemWriter | None = None
         self._lock = threading.RLock()
         self._state = threading.Lock()
@@ -289,6 +292,9 @@ class StreamWriter:
             if all(refused.values()):
                 raise ValueError(next(iter(refused.values())))
             given = check_priorities(priorities, None, shape)
+            for name, why in refused.items():
+                if not why and name in self._check_given:
+                    self._check_given[name](given)
             return [None if why else given for why in refused.values()]
         for name in priorities:
             if name not in refused:
@@ -301,9 +307,12 @@ class StreamWriter:
         if priorities is None:
             return None
         try:
-            return check_priorities(priorities, None, shape)
+            given = check_priorities(priorities, None, shape)
         except ValueError as error:
             raise ValueError(f"table {table!r}: {error}") from error
+        if table in self._check_given:
+            self._check_given[table](given)
+        return given
 
     def _open_writer(self) -> ItemWriter:
         if self._closed:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import reverb
 import tensorflow as tf
 
 from replayfeed.buffers import (
@@ -268,6 +269,21 @@ def test_r1_a_wrong_priority_is_refused_with_its_position_and_nothing_is_sent(ma
     with pytest.raises(ValueError, match=r"priorities\[0\] is"):
         buffer.add_batch([3], priorities=[wrong])
     assert told(buffer) == {0: 0.25, 1: 0.25, 2: 0.5}
+
+
+def test_priorities_that_a_full_table_could_not_add_up_are_refused(make):
+    """Reverb would draw one item for ever, with probability NaN or 0."""
+    buffer = make(sampler=Prioritized(2.0))
+    fill(buffer, [1, 1])
+    keys = keys_of(buffer, [0, 1])
+    with pytest.raises(ValueError, match=r"priorities\[1\] is 1e\+160: to the power of 2.0, times the 10 items"):
+        buffer.update_priorities(keys, [1.0, 1e160])
+    with pytest.raises(ValueError, match=r"priorities\[0\] is 1e\+154"):
+        buffer.add_batch([2], priorities=[1e154])
+    with pytest.raises(ValueError, match=r"priorities\[0, 1\] is 1e\+154"):
+        buffer.add_sequence(np.array([[2, 3]]), priorities=np.array([[1.0, 1e154]]))
+    buffer.update_priorities(keys, [1e153, 1e153])
+    assert told(buffer) == {0: 0.5, 1: 0.5}
 
 
 @pytest.mark.parametrize("mirrors", [{}, {"initial": "max", "tracks_least": True}], ids=["alone", "mirrored"])
@@ -563,6 +579,26 @@ def test_windows_of_episodes_have_only_weights_relative_to_their_batch(make, nor
     for draw in (buffer.sample, buffer.as_dataset):
         with pytest.raises(ValueError, match="need the number of windows in table 'episodes'"):
             draw(4, 2)
+
+
+# Tables that others made
+
+
+@pytest.mark.parametrize(("norm", "expected"), [(None, (2.0, 0.6667)), ("batch", (1.0, 0.3333))])
+def test_a_prioritized_table_with_plain_columns_has_weights_too(norm, expected):
+    """Of TF-Agents' kind: two items of 4 frames; windows of 2 lie side by side in them and weigh what those do."""
+    selectors = reverb.selectors
+    table = reverb.Table("plain", selectors.Prioritized(1.0), selectors.Fifo(), 10, reverb.rate_limiters.MinSize(1))
+    with (
+        ReplayServer([table]) as server,
+        ReverbReplayBuffer(COUNTER, "plain", 4, local_server=server, stride=4, beta=1.0, weight_norm=norm) as buffer,
+    ):
+        buffer.add_sequence(np.arange(8)[None], priorities=np.array([[1.0] * 4 + [3.0] * 4]))
+        first, second = expected
+        for num_steps in (4, 2):
+            for items, info in (buffer.sample(200, num_steps), next(iter(buffer.as_dataset(200, num_steps)))):
+                for start, weight in weights_of(items.numpy()[:, 0], info).items():
+                    assert weight == (first if start < 4 else second)
 
 
 # The buffer's own table
