@@ -304,7 +304,8 @@ class MaximumTree:
         self._kernels = priority_kernels
         self._empty = empty
         self.leaves: Array = np.full(num_slots, empty, np.float32)
-        sizes, size = [], num_slots
+        sizes: list[int] = []
+        size = num_slots
         while size > 1 or not sizes:
             size = -(-size // priority_kernels.FANOUT)
             sizes.append(size)

@@ -92,7 +92,7 @@ def check_weight_norm(value: Any) -> WeightNorm:
     """
     if value not in ("batch", "buffer", None):
         raise ValueError(f"weight_norm must be 'batch', 'buffer' or None, got {value!r}.")
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def importance_weights(

@@ -54,9 +54,9 @@ def _compiler() -> Callable[[_Function], _Function]:
 
     def compile_function(function: _Function) -> _Function:
         try:
-            return numba.njit(cache=True)(function)  # type: ignore[no-any-return]
+            return numba.njit(cache=True)(function)
         except RuntimeError:  # no folder to keep compiled code in
-            return numba.njit(function)  # type: ignore[no-any-return]
+            return numba.njit(function)
 
     return compile_function
 
