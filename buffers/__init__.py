@@ -9,6 +9,7 @@ from .advantages import Advantages
 from .base import BufferInfo, EmptyBufferError, ReplayBuffer, WaitTimeoutError
 from .episode_ids import StatefulEpisodicReplayBuffer
 from .episodic import Episode, EpisodicReplayBuffer
+from .priorities import importance_weights, sequence_priority
 from .prioritized import PRIORITIZED_PRESETS, PrioritizedPreset, TFPrioritizedReplayBuffer
 from .rate_limiters import MinSize, Queue, SampleToInsertRatio, Stack
 from .reservoir import ReservoirReplayBuffer
@@ -28,6 +29,8 @@ from .uniform import TFUniformReplayBuffer
 from .windows import Window
 
 __all__ = [
+    "importance_weights",
+    "sequence_priority",
     "Advantages",
     "BufferInfo",
     "BufferStats",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -156,3 +159,19 @@ def test_maxima_of_one_slot_and_of_many():
         assert tree.maximum == num
         tree.set(np.argsort(values)[::-1].copy(), np.zeros(num, np.float32))
         assert tree.maximum == 0
+
+
+def test_without_numba_a_warning_names_the_extra_and_draws_are_the_same(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    spec = importlib.util.spec_from_file_location("replayfeed.buffers.kernels_as_python", priority_kernels.__file__)
+    as_python = importlib.util.module_from_spec(spec)
+    with pytest.warns(RuntimeWarning, match=r"pip install 'replayfeed\[prioritized\]'"):
+        spec.loader.exec_module(as_python)
+    draws = []
+    for kernels in (priority_kernels, as_python):
+        index = MassIndex(8)
+        index._kernels = kernels
+        index.set(np.arange(8), MASSES)
+        index.discard(np.array([6]))
+        draws.append([part.tolist() for part in index.draw(np.random.default_rng(0), 50)])
+    assert draws[0] == draws[1]

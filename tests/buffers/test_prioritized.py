@@ -94,13 +94,15 @@ def test_fr_062_neighbours_in_time_have_keys_of_their_own():
     ("norm", "expected"),
     [(None, [2.5, 1.25, 0.8333333, 0.625]), ("buffer", [1.0, 0.5, 0.3333333, 0.25])],
 )
-@pytest.mark.parametrize("way", ["sample", "as_dataset", "tf.function"])
+@pytest.mark.parametrize("way", ["sample", "as_dataset", "parallel calls", "tf.function"])
 def test_fr_063_weights_by_each_norm(norm, expected, way):
     buffer = numbers(4, [1.0, 2.0, 3.0, 4.0], weight_norm=norm)
     if way == "sample":
         items, info = buffer.sample(64)
     elif way == "as_dataset":
         items, info = next(iter(buffer.as_dataset(64)))
+    elif way == "parallel calls":
+        items, info = next(iter(buffer.as_dataset(64, num_parallel_calls=2)))
     else:
         items, info = tf.function(lambda: buffer.sample(64))()
     np.testing.assert_allclose(info.weights, np.array(expected)[items.numpy()], rtol=1e-6)
@@ -124,6 +126,27 @@ def test_fr_063_weights_are_divided_by_the_largest_of_their_own_batch(way):
     for items, info in batches:
         raw = 1 / np.array([np.nan, 2.0, 3.0, 4.0])[items.numpy()]
         np.testing.assert_allclose(info.weights, raw / raw.max(), rtol=1e-5)
+
+
+def test_o1_one_item_of_almost_no_priority_scales_every_batch_down_by_buffer_but_not_by_batch():
+    priorities = [1e-4, 1.0, 1.0, 1.0]
+    for norm, expected in (("batch", 1.0), ("buffer", 1e-4)):
+        _, info = numbers(4, priorities, weight_norm=norm, seed=2).sample(8)
+        np.testing.assert_allclose(info.weights, expected, rtol=1e-5)
+
+
+def test_o5_each_frame_of_one_add_keeps_a_priority_of_its_own():
+    buffer = numbers(8)
+    buffer.add_sequence([[0, 1, 2]], priorities=[[1.0, 2.0, 5.0]])
+    assert chances(buffer) == {0: 0.125, 1: 0.25, 2: 0.625}
+
+
+def test_o11_alpha_is_applied_once_and_the_largest_priority_is_a_raw_one():
+    buffer = numbers(8, [4.0], alpha=0.5)
+    for number in (1, 2, 3):
+        buffer.add_batch([number])
+    buffer.update_priorities([3], [1.0])
+    assert chances(buffer) == {0: 0.285714, 1: 0.285714, 2: 0.285714, 3: 0.142857}  # 2, 2, 2, 1 of 7
 
 
 def test_fr_065_weights_have_one_value_a_row_for_windows_too():
