@@ -29,8 +29,6 @@ from .uniform import TFUniformReplayBuffer
 from .windows import Window
 
 __all__ = [
-    "importance_weights",
-    "sequence_priority",
     "Advantages",
     "BufferInfo",
     "BufferStats",
@@ -66,8 +64,10 @@ __all__ = [
     "WaitTimeoutError",
     "Window",
     "WindowCount",
+    "importance_weights",
     "load_tables",
     "preloaded_server",
     "save_tables",
+    "sequence_priority",
     "table_presets",
 ]
