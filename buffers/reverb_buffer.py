@@ -324,6 +324,10 @@ class ReverbReplayBuffer(ServedBuffer):
         confirms this buffer's pending writes, then waits until the table can be sampled, which it
         tells on the log; when the timeout is up, `next` raises. It never just ends.
 
+        Rows are drawn ahead (`num_workers_per_iterator`, `max_in_flight_samples_per_worker`), where the sampler is
+        `Prioritized` by priorities of then: `stats().priority_age` tells what updates came too late. `sample` draws
+        nothing ahead.
+
         Args:
           sample_batch_size: `B`; None: elements without a `B` axis.
           num_steps: `T` frames of an item from the drawn one on, without its `burn_in`; None: the drawn frame alone,

@@ -316,6 +316,10 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
         this buffer's pending writes, then waits until the table can be sampled, which it says on the log, until
         the timeout.
 
+        Rows are drawn ahead (`num_workers_per_iterator`, `max_in_flight_samples_per_worker`), where the sampler is
+        `Prioritized` by priorities of then: `stats().priority_age` tells what updates came too late. `sample` draws
+        nothing ahead.
+
         Args:
           sample_batch_size: rows per element. Whole episodes are padded to the longest of the batch.
           num_steps: windows of `T` frames; None, without `window`: whole episodes `[L, ...]`.

@@ -185,7 +185,7 @@ class ServedBuffer(ReplayBuffer):
           items: nest matching `data_spec`, leaves `[B, ...]`: NumPy arrays, eager tensors, or inside
             a `tf.function` symbolic tensors. Copied.
           end_of_episode: bool `[B]`, marks ends that the items do not tell.
-          priorities: `[B]`, of the items that start at these frames; 1 without.
+          priorities: `[B]`, raw, of the items that start at these frames; without: what the table's `initial` says.
 
         Returns:
           The frames' ids, int64 `[B]`: a tensor where the items are tensors, else an array. -1 in
