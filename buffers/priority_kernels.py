@@ -267,3 +267,19 @@ def raise_maxima(slots: Array, leaves: Array, values: Array, maxima: Array, star
             maxima[at] = value
             before = best
             children, first_child, num_children = maxima, starts[level], starts[level + 1] - starts[level]
+
+
+def _compile_all() -> None:
+    """Calls each loop once, so that no add or draw has to wait while it is compiled."""
+    slots, bits = np.zeros(1, np.int64), np.ones(1, np.float32).view(np.int32)
+    heads, sums = np.zeros(NUM_CLASSES + 1, np.int64), np.zeros(NUM_CLASSES, np.int64)
+    arrays = np.zeros(1, np.int32), np.full(1, -1, np.int32), np.zeros(1, np.int32), heads, sums
+    set_masses(slots, bits, *arrays)
+    change_masses(slots, bits, *arrays)
+    uniforms, masses = np.full(64, 0.25), arrays[2].view(np.float32)
+    draw(uniforms[:1], uniforms, arrays[0], masses, heads, sums, CLASS_SCALE, slots, np.zeros(1), 0)
+    discard(slots, *arrays)
+    raise_maxima(slots, np.zeros(1, np.float32), np.ones(1, np.float32), np.zeros(1, np.float32), np.array([0, 1]))
+
+
+_compile_all()
