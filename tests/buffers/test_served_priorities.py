@@ -149,6 +149,19 @@ def test_a_beta_in_a_variable_is_read_at_each_draw(make):
     assert weights_of(*drawn(buffer)) == {0: 1.0, 1: 1.0}
 
 
+def test_a_dataset_that_runs_follows_a_beta_in_a_variable(make):
+    beta = tf.Variable(1.0)
+    buffer = make(beta=beta, weight_norm=None)
+    fill(buffer, [1, 3])
+    rows = iter(buffer.as_dataset(50))
+    items, info = next(rows)
+    assert weights_of(items.numpy(), info) == {0: 2.0, 1: 0.6667}
+    beta.assign(0.0)
+    for _ in range(5):  # what was weighed ahead
+        items, info = next(rows)
+    assert weights_of(items.numpy(), info) == {0: 1.0, 1: 1.0}
+
+
 def test_a_schedule_of_beta_gets_the_number_of_batches_drawn(make):
     buffer = make(beta=lambda num: tf.minimum(1.0, tf.cast(num, tf.float32) / 2), weight_norm=None)
     fill(buffer, [1, 3])
