@@ -179,7 +179,7 @@ class _ItemCounter:
     def add_table(self, table: TableConfig) -> None:
         """A table whose items are to be counted."""
 
-        def create(name: str, priority: float, refs: list[list[Any]]) -> None:
+        def create(name: str, *_: Any) -> None:
             self._counts[name] += 1
 
         self._counts[table.name] = 0

@@ -317,14 +317,16 @@ class StreamWriter:
     def _open_writer(self) -> ItemWriter:
         if self._closed:
             raise ValueError("this buffer is closed; build a new one.")
-        if self._writer is None:
-            for thread, check in self._due:
-                if thread == threading.get_ident():
+        thread = threading.get_ident()
+        if self._last_thread != thread:
+            for asked_by, check in self._due:
+                if asked_by == thread:
                     check()
+            with self._state:
+                self._last_thread = thread
+                self._due.clear()
+        if self._writer is None:
             self._writer = self._make_writer()
-        with self._state:
-            self._last_thread = threading.get_ident()
-            self._due.clear()
         return self._writer
 
     def _write(

@@ -19,8 +19,8 @@ from .windows import Window
 
 _logger = logging.getLogger(__name__)
 
-# table, priority, references to frames by column
-CreateItem = Callable[[str, float, list[list[Any]]], None]
+# table, priority, references to frames by column, and of each column that it keeps its time axis
+CreateItem = Callable[[str, float, list[list[Any]], list[bool]], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +73,7 @@ class TableItems:
         batch_size = len(next_ids)
         self._columns = None if target.columns in (None, tuple(range(num_columns))) else target.columns
         self._num_columns = num_columns if self._columns is None else len(self._columns)
+        self._squeezed = [False] * self._num_columns
         # For each stream: references to its newest frames by column, their priorities, and how many its episode has.
         self._refs: list[list[list[Any]]] = [[[] for _ in range(self._num_columns)] for _ in range(batch_size)]
         self._priorities: list[list[float | None]] = [[] for _ in range(batch_size)]
@@ -171,17 +172,20 @@ class TableItems:
         """
         self._num_steps[b] += 1
         num_steps = self._num_steps[b]
-        self._longest_episode = max(self._longest_episode, num_steps)
+        if num_steps > self._longest_episode:
+            self._longest_episode = num_steps
         if self._is_left_out[b]:
             return
-        full = num_steps > self._cutter.num_kept
-        for column, ref in zip(self._refs[b], self._own(refs), strict=True):
-            column.append(ref)
-            if full:
+        own = refs if self._columns is None else self._own(refs)
+        if num_steps > self._cutter.num_kept:
+            for column, ref in zip(self._refs[b], own, strict=True):
+                column.append(ref)
                 del column[0]
-        self._priorities[b].append(priority)
-        if full:
             del self._priorities[b][0]
+        else:
+            for column, ref in zip(self._refs[b], own, strict=True):
+                column.append(ref)
+        self._priorities[b].append(priority)
         start = self._cutter.after_frame(num_steps, final=final)
         if start != NO_ITEM:
             self._create_item(b, start)
@@ -253,9 +257,9 @@ class TableItems:
             self.num_item_frames += num_held
         if self.target.on_item is not None:
             self.target.on_item(int(self._next_ids[b]) - self._num_steps[b] + start, priority)
-        self._create(self.target.table, priority, refs)
+        self._create(self.target.table, priority, refs, self._squeezed)
         if self.target.scan_table is not None:
-            self._create(self.target.scan_table, 1.0, refs)
+            self._create(self.target.scan_table, 1.0, refs, self._squeezed)
         self.num_items += 1
 
     def _tell_short(self, num_steps: int) -> None:

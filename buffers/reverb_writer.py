@@ -75,8 +75,6 @@ class ItemWriter:
         self._link = link
         self._num_columns = num_columns
         self._batch_size = batch_size
-        # Reverb wants to know of each column whether it loses its time axis.
-        self._squeezed = {n: [False] * n for n in range(1, self._num_columns + 1)}
         self._max_pending = max_pending_items
         self._unconfirmed = 0
         self.is_held_back = False
@@ -206,8 +204,8 @@ class ItemWriter:
         if writer is not None:
             writer.Close()
 
-    def _create(self, table: str, priority: float, refs: list[list[Any]]) -> None:
-        self._writer.CreateItem(table, priority, refs, self._squeezed[len(refs)])
+    def _create(self, table: str, priority: float, refs: list[list[Any]], squeezed: list[bool]) -> None:
+        self._writer.CreateItem(table, priority, refs, squeezed)
         self._unconfirmed += 1
 
     def _write_padding(self, pybind: Any, padding: list[Array], num_frames: int) -> None:
