@@ -22,7 +22,7 @@ from .rollout_minibatches import RolloutInfo
 from .selectors import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Uniform
 from .server import ReplayServer
 from .spec import DataSpec, Transition
-from .stats import BufferStats, WindowCount
+from .stats import BufferStats, PriorityAge, WindowCount
 from .table_files import load_tables, save_tables
 from .tables import TableConfig
 from .uniform import TFUniformReplayBuffer
@@ -44,6 +44,7 @@ __all__ = [
     "PRIORITIZED_PRESETS",
     "Prioritized",
     "PrioritizedPreset",
+    "PriorityAge",
     "Queue",
     "ReplayBuffer",
     "ReplayServer",

@@ -16,11 +16,13 @@ class WindowCount:
       eligible: windows that can be drawn now (served: that were written and are held).
       dropped_short: with `short='drop'`, starts at which none can be drawn, because the episode has
         too few frames from there on (so far, where it is unfinished); else 0.
+      exhausted: complete windows that were drawn `max_times_sampled` times, and are not drawn any more.
     """
 
     window: Window
     eligible: int
     dropped_short: int
+    exhausted: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +75,8 @@ class BufferStats:
       replay_ratio: sampled / added; None while nothing was added.
       host: name of the machine that holds the data.
       windows: for each kind of window drawn so far, how many there are.
-      priority_age: how late feedback is (served tables that draw by priority); None elsewhere: there it is never late.
+      priority_age: how late feedback is (served tables that draw by priority); None elsewhere.
+      deleted: frames deleted since construction or `clear`; those that are still held count in `frames`.
       stale_updates: keys given to `update_priorities` whose frames were gone; None where draws do not go by priority.
     """
 
@@ -94,6 +97,7 @@ class BufferStats:
     windows: tuple[WindowCount, ...] = ()
     priority_age: PriorityAge | None = None
     stale_updates: int | None = None
+    deleted: int = 0
 
     def windows_of(self, window: Window) -> WindowCount:
         """How many windows of this kind there are.
