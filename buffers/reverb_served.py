@@ -240,8 +240,8 @@ class ServedBuffer(ReplayBuffer):
         """Whether `sample(num_items)` would get its items now, without waiting for others to insert or to draw.
 
         Nothing is drawn. This buffer's pending writes are confirmed first, and those that a rate limiter holds back
-        until somebody draws count as what they are: there when the draw needs them. Another reader can of course
-        be faster. A dataset's `next` succeeds as well where this is True; where it is False the iterator may still have
+        until somebody draws count as what they are: there when the draw needs them (but for those of a group, or of a
+        thread that waits to write: these do not count). Another reader can of course be faster. A dataset's `next` succeeds as well where this is True; where it is False the iterator may still have
         items that it drew ahead.
 
         Raises:
@@ -264,13 +264,16 @@ class ServedBuffer(ReplayBuffer):
         if num_missing <= 0:
             return ""
         try:
-            num_held_back = self._streams.flush_for_a_read(_READY_SECONDS)
+            are_held_back = self._streams.flush_for_a_read(_READY_SECONDS)
             info = self._link.ask(_READY_SECONDS)[self._table.name]
         except WaitTimeoutError as error:
             return str(error)
         except (RuntimeError, load_reverb().DeadlineExceededError):
             return self._link.no_answer()
-        why = limiter_state(info).why_no_sample(num_missing, num_held_back)
+        state = limiter_state(info)
+        why = state.why_no_sample(num_missing)
+        if why is not None and are_held_back:
+            why = state.why_no_sample(num_missing, self._streams.count_held_back())
         return "" if why is None else why + self._streams.explain_no_item()
 
     def get(self, ids: Ids, num_steps: int | None = None) -> Items:

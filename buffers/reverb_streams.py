@@ -125,25 +125,36 @@ class StreamWriter:
             if self._owner._writer is not None:
                 self._owner._writer.flush()
 
-    def flush_for_a_read(self, timeout_s: float | None = None) -> int:
+    def flush_for_a_read(self, timeout_s: float | None = None) -> bool:
         """As `flush`, but does not wait for what a limiter holds back until somebody draws.
 
         Args:
           timeout_s: instead of the link's.
 
         Returns:
-          Items of this table that are held back; 0 where it cannot tell: where a group writes, which cannot tell
-          whose they are, and while a write of another thread waits for a limiter.
+          Whether items are held back.
         """
         owner = self._owner
         while not owner._lock.acquire(timeout=_LOOK_SECONDS):
             if owner._writer is not None and owner._writer.is_held_back:
-                return 0  # another thread waits for somebody to draw: not for us to wait for it
+                return True  # another thread waits for somebody to draw: not for us to wait for it
         try:
-            num_waiting = 0 if owner._writer is None else owner._writer.flush_for_a_read(timeout_s)
-            return num_waiting if self._owner is self and self._is_alone else 0
+            return owner._writer is not None and owner._writer.flush_for_a_read(timeout_s)
         finally:
             owner._lock.release()
+
+    def count_held_back(self) -> int:
+        """Items of this table that a limiter holds back.
+
+        0 where it cannot tell: where a group writes, which cannot tell whose they are, and while a write of another
+        thread waits for a limiter.
+        """
+        if self._owner is not self or len(self._priorities_refused) > 1 or not self._lock.acquire(blocking=False):
+            return 0
+        try:
+            return 0 if self._writer is None else self._writer.count_held_back()
+        finally:
+            self._lock.release()
 
     def flushed_next_ids(self) -> Array | None:
         """`flush_for_a_read`; ids int64 `[B]` above all those given out so far, or None where there are none."""
@@ -166,9 +177,9 @@ class StreamWriter:
             if writer is not None and not self._group:
                 self.end_stream(None)
             while True:
-                num_held_back = 0 if writer is None else writer.flush_for_a_read()
+                is_held_back = writer is not None and writer.flush_for_a_read()
                 empty_the_table()  # which lets in what its limiter held back
-                if not num_held_back:
+                if not is_held_back:
                     break
             for items in parts:
                 items.forget_items()
@@ -235,10 +246,6 @@ class StreamWriter:
     def _items(self) -> TableItems | None:
         writer = self._owner._writer
         return None if writer is None else writer.items[self._index]
-
-    @property
-    def _is_alone(self) -> bool:
-        return len(self._priorities_refused) == 1
 
     def _check_own(self, call: str) -> None:
         if self._group:

@@ -24,7 +24,8 @@ _COUNT_BITS = 28
 _STREAM_BITS = 34
 
 _LARGE_FRAME_BYTES = 4096
-# How long a read gives pending items before it looks whether a limiter holds them back.
+# How long pending items get before a read, or a write, looks whether a limiter holds them back.
+_READ_SECONDS = 0.01
 _LOOK_SECONDS = 0.05
 
 
@@ -182,21 +183,34 @@ class ItemWriter:
         if self._unconfirmed:
             self._confirm(0)
 
-    def flush_for_a_read(self, timeout_s: float | None = None) -> int:
+    def flush_for_a_read(self, timeout_s: float | None = None) -> bool:
         """As `flush`, but returns as well when a limiter holds items back: samples are what they wait for.
 
         Args:
           timeout_s: instead of the link's.
 
         Returns:
-          Items that are held back.
+          Whether items are held back.
 
         Raises:
           WaitTimeoutError: as `flush`.
         """
-        if self._unconfirmed:
-            self._confirm(0, is_read=True, timeout_s=timeout_s)
-        return self._unconfirmed
+        return bool(self._unconfirmed) and not self._confirm(0, is_read=True, timeout_s=timeout_s)
+
+    def count_held_back(self) -> int:
+        """Items that the server does not confirm while nobody draws."""
+        low, high = 0, self._unconfirmed
+        while low < high:
+            middle = (low + high) // 2
+            if self._flush_within(middle, 0.0):
+                high = middle
+            else:
+                low = middle + 1
+        # Those that are in already may be confirmed a little later.
+        while high and self._flush_within(high - 1, _LOOK_SECONDS):
+            high -= 1
+        self._unconfirmed = high
+        return high
 
     def close(self) -> None:
         """Ends the connection; what is unconfirmed may be lost."""
@@ -227,15 +241,15 @@ class ItemWriter:
         if int(self._next_ids[b]) & ((1 << _COUNT_BITS) - 1) > 1 << (_COUNT_BITS - 1):
             self._draw_stream_ids(b)
 
-    def _confirm(self, num_may_wait: int, *, is_read: bool = False, timeout_s: float | None = None) -> None:
+    def _confirm(self, num_may_wait: int, *, is_read: bool = False, timeout_s: float | None = None) -> bool:
+        """Whether at most so many items wait; False only for a read, where a limiter holds more of them back."""
         watch = Watch(self._link, timeout_s)
-        seconds = _LOOK_SECONDS
+        seconds = _READ_SECONDS if is_read else _LOOK_SECONDS
         try:
             while not self._flush_within(num_may_wait, min(watch.remaining(), seconds, self._link.log_interval_s)):
                 blocked = self._blocked_tables()
                 if is_read and blocked:
-                    self._unconfirmed = self._count_unconfirmed()
-                    return
+                    return False
                 self.is_held_back = bool(blocked)
                 seconds = _LOOK_SECONDS if is_read else FIRST_LINE_SECONDS
                 why = f": {'; '.join(blocked)}" if blocked else ""
@@ -244,6 +258,7 @@ class ItemWriter:
                     f"the server{why}; waiting"
                 )
             self._unconfirmed = num_may_wait
+            return True
         finally:
             self.is_held_back = False
 
@@ -256,17 +271,6 @@ class ItemWriter:
                 raise
             return False
         return True
-
-    def _count_unconfirmed(self) -> int:
-        """Items that the server has not confirmed, found by halving."""
-        low, high = 0, self._unconfirmed
-        while low < high:
-            middle = (low + high) // 2
-            if self._flush_within(middle, 0.0):
-                high = middle
-            else:
-                low = middle + 1
-        return high
 
     def _blocked_tables(self) -> list[str]:
         """What those of the tables wait for whose limiters let no insert through."""
