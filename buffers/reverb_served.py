@@ -241,8 +241,8 @@ class ServedBuffer(ReplayBuffer):
 
         Nothing is drawn. This buffer's pending writes are confirmed first, and those that a rate limiter holds back
         until somebody draws count as what they are: there when the draw needs them (but for those of a group, or of a
-        thread that waits to write: these do not count). Another reader can of course be faster. A dataset's `next` succeeds as well where this is True; where it is False the iterator may still have
-        items that it drew ahead.
+        thread that waits to write: these do not count). Another reader can of course be faster. A dataset's `next`
+        succeeds as well where this is True; where it is False the iterator may still have items that it drew ahead.
 
         Raises:
           TypeError: `num_items` is no int.
