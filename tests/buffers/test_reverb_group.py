@@ -154,6 +154,30 @@ def test_fr_050_streams_of_different_episodes_do_not_mix():
         ]
 
 
+def test_final_observations_and_padding_in_tables_that_do_not_hold_the_step_type():
+    """The steps of a stream are FIRST 0, MID 1, LAST 2, FIRST 10: frame 2 is only a final observation."""
+    spec = {"step_type": tf.TensorSpec([], tf.int32), **SPEC}
+    tables = [
+        TableConfig("frames", spec, 100, scannable=True, fields=("number",)),
+        TableConfig(
+            "padded", spec, 100, sequence_length=2, burn_in=1, short="pad", scannable=True, fields=("image", "number")
+        ),
+        TableConfig("pairs", spec, 100, sequence_length=2, scannable=True, fields=("image",)),
+    ]
+    with ReverbTableGroup.local(spec, tables) as group:
+        for step_type, number in ((0, 0), (1, 1), (2, 2), (0, 10)):
+            group.add_batch({"step_type": np.array([step_type], np.int32), **frames([number])})
+        assert windows(group["frames"], 1) == [[0], [1], [10]]
+        assert windows(group["pairs"], 2, "image") == [[[0] * 1200, [1] * 1200], [[1] * 1200, [2] * 1200]]
+        rows = group["padded"].as_dataset(window=Window(2, 1, short="pad"), single_deterministic_pass=True)
+        shown = [(items["number"].numpy().tolist(), items["image"].numpy()[:, 5].tolist()) for items, _ in rows]
+        assert shown == [([0, 0, 1], [0, 0, 1]), ([0, 1, 2], [0, 1, 2])]
+        masks = [info.mask.numpy().tolist() for _, info in rows]
+        assert masks == [[False, True, True], [True, True, True]]
+        group.end_stream()
+        assert [info.mask.numpy().tolist() for _, info in rows][2] == [False, True, False]
+
+
 def test_a_table_of_whole_episodes_beside_windows():
     tables = [
         TableConfig("episodes", NUMBER, 10, sequence_length=None, max_episode_length=5, scannable=True),
