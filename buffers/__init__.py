@@ -9,6 +9,7 @@ from .advantages import Advantages
 from .base import BufferInfo, EmptyBufferError, ReplayBuffer, WaitTimeoutError
 from .episode_ids import StatefulEpisodicReplayBuffer
 from .episodic import Episode, EpisodicReplayBuffer
+from .item_samplers import ItemSampler
 from .priorities import importance_weights, sequence_priority
 from .prioritized import PRIORITIZED_PRESETS, PrioritizedPreset, TFPrioritizedReplayBuffer
 from .rate_limiters import MinSize, Queue, SampleToInsertRatio, Stack
@@ -37,6 +38,7 @@ __all__ = [
     "Episode",
     "EpisodicReplayBuffer",
     "Fifo",
+    "ItemSampler",
     "Lifo",
     "MaxHeap",
     "MinHeap",

@@ -54,7 +54,6 @@ class EligibleStarts(WindowStarts, abc.ABC):
         # So many steps before the newest the eligibility of a start may still change.
         longest = max(rule.reach for rule in self._rules)
         self._unsettled = (longest if window.short == "drop" else max(window.num_steps, longest)) * ring.batch_size
-        self._flags: FrameFlags | None = None
 
     @abc.abstractmethod
     def _holds(self, rows: Array) -> Array:

@@ -122,7 +122,7 @@ class UniformSampler:
 
 
 class QueueSampler:
-    """The key that came first, or last. It stays first until it is evicted.
+    """The key that came first, or last. It is drawn again and again until it is evicted.
 
     Args:
       capacity: no two keys at a time leave the same rest when divided by it.
@@ -206,7 +206,7 @@ class QueueSampler:
 
 
 class HeapSampler:
-    """The key of the lowest or highest priority; among equal ones that which was added or updated first.
+    """The key of the lowest or highest priority; among equal ones the lowest key, which is the oldest.
 
     Args:
       largest: begin with the highest.
@@ -222,7 +222,7 @@ class HeapSampler:
 
     def __init__(self, *, largest: bool) -> None:
         self._sign = -1.0 if largest else 1.0
-        # (signed priority, serial number, key), with those that are out of date: `_serials` has the number that counts.
+        # (signed priority, key, serial number), with those that are out of date: `_serials` has the number that counts.
         self._heap: list[tuple[float, int, int]] = []
         self._serials: dict[int, int] = {}
         self._next = 0
@@ -231,7 +231,7 @@ class HeapSampler:
         """Takes these keys in."""
         for key, priority in zip(keys.tolist(), (self._sign * priorities).tolist(), strict=True):
             self._serials[key] = self._next
-            heapq.heappush(self._heap, (priority, self._next, key))
+            heapq.heappush(self._heap, (priority, key, self._next))
             self._next += 1
         if len(self._heap) > 2 * len(self._serials) + 64:
             self._heap = [entry for entry in self._heap if self._counts(entry)]
@@ -255,16 +255,16 @@ class HeapSampler:
                 taken.append(entry)
         for entry in taken:
             heapq.heappush(self._heap, entry)
-        return np.array([key for _, _, key in taken], np.int64)
+        return np.array([key for _, key, _ in taken], np.int64)
 
     def draw(self, num: int, rng: np.random.Generator) -> tuple[Array, Array]:
         """The first key, `num` times."""
         while not self._counts(self._heap[0]):
             heapq.heappop(self._heap)
-        return np.full(num, self._heap[0][2]), np.ones(num)
+        return np.full(num, self._heap[0][1]), np.ones(num)
 
     def _counts(self, entry: tuple[float, int, int]) -> bool:
-        return self._serials.get(entry[2]) == entry[1]
+        return self._serials.get(entry[1]) == entry[2]
 
 
 def check_drawn(name: str, drawn: Any, num: int) -> tuple[Array, Array]:

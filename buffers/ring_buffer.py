@@ -12,22 +12,29 @@ import tensorflow as tf
 
 from .adds import Adds
 from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer, check_count, check_parallel_calls
+from .callbacks import call_weakly
+from .eligible_starts import EligibleStarts
 from .episode_ends import EpisodeRule, FinalFrame
+from .frame_flags import FrameFlags, StartPredicate
 from .memory import check_capacity_fits, copy_to_tensor
 from .nests import Array, Nest
-from .priorities import check_keys
-from .priority_updates import check_update
+from .priorities import DEFAULT_EPS, check_keys
+from .priority_updates import apply_update, check_update
 from .ring import FrameRing
+from .ring_contents import check_held, count_windows, nothing_eligible
 from .ring_dataset import Weigh, random_dataset, sample_info
 from .ring_passes import PassPlanner, pass_dataset
 from .ring_sampler import Drawn, RingSampler
 from .ring_starts import WindowStarts
 from .ring_writer import RingListener, RingWriter
+from .sampled_frames import SampledFrames
+from .sampled_starts import SampledStarts
+from .sampler_choice import UNIFORM_RULE, DrawRule
 from .spec import DataSpec, ItemChecker
-from .stats import BufferStats, WindowCount
+from .stats import BufferStats
 from .storage import FrameStorage
 from .usage import Usage
-from .windows import StartRule, Window, eligible_windows, resolve_window
+from .windows import Window, resolve_window
 
 # A frame's step word and its mark.
 _BOOKKEEPING_BYTES = 9
@@ -58,6 +65,8 @@ class RingReplayBuffer(ReplayBuffer):
         final_frame: FinalFrame = "auto",
         min_size_to_sample: int = 1,
         cast: bool = False,
+        eligible_fn: Callable[[Nest], Any] | None = None,
+        rule: DrawRule = UNIFORM_RULE,
     ) -> None:
         check_count("batch_size", batch_size)
         check_count("max_length", max_length)
@@ -80,6 +89,7 @@ class RingReplayBuffer(ReplayBuffer):
             raise ValueError(f"a capacity of {capacity} frames is over the limit of 2**31 - 1; lower max_length.")
         self._spec = DataSpec(data_spec)
         self._rule = EpisodeRule(self._spec, end_of_episode_fn, final_frame)
+        predicate = None if eligible_fn is None else StartPredicate(self._spec, eligible_fn)
         self._bytes_capacity = capacity * self._spec.frame_bytes
         check_capacity_fits(self._bytes_capacity + capacity * _BOOKKEEPING_BYTES, "max_length or batch_size")
 
@@ -87,10 +97,21 @@ class RingReplayBuffer(ReplayBuffer):
         self._ring = FrameRing(int(batch_size), capacity)
         self._usage = Usage(capacity)
         self._lock = threading.Lock()
-        self._writer = RingWriter(self._rule, self._ring, self._storage, self._usage, self._lock)
+        self._writer = RingWriter(self._rule, self._ring, self._storage, self._usage, self._lock, predicate)
         checker = ItemChecker(self._spec, int(batch_size), cast=cast)
         self._adds = Adds(self._spec, checker, int(batch_size), self._writer)
         self._listener: RingListener | None = None
+        self._flags = FrameFlags(capacity, int(batch_size))
+        # Whether draws heed the flags: from the beginning with a predicate, else from the first `delete` on.
+        self._heeds_flags = predicate is not None
+        if self._heeds_flags:
+            self._writer.flag(self._flags)
+        self._draw_rule = rule
+        # What knows of each frame for the sake of samplers, and for each kind of window what is drawn through one.
+        self._frames: SampledFrames | None = None
+        self._sampled: dict[Window, SampledStarts] = {}
+        # Held while kinds of windows are made known, never by a draw or an add.
+        self._kinds_lock = threading.RLock()
         # Draws made together are a batch, and not several.
         self._stratified = False
         self._closed = False
@@ -101,6 +122,9 @@ class RingReplayBuffer(ReplayBuffer):
         self._rng = np.random.default_rng(None if seed is None else [seed, _SAMPLE_STREAM])
         self._num_seeds = 0
         self._samplers: dict[Window | None, RingSampler] = {}
+        self._eligible: list[EligibleStarts] = []
+        if not rule.is_plain:
+            self._known_frames()  # priorities count from the first frame on
         # Sizes of the last sample, and the tensors of its info that are the same for all samples of these sizes.
         self._constants: tuple[tuple[int, int, int | None], tuple[tf.Tensor, tf.Tensor, tf.Tensor]] | None = None
 
@@ -241,9 +265,17 @@ class RingReplayBuffer(ReplayBuffer):
             raise ValueError("give epochs (shuffled) or single_deterministic_pass (ordered), not both.")
         is_pass = single_deterministic_pass or epochs is not None
         self._check_sizes(sample_batch_size, wanted, is_pass=is_pass)
+        if num_parallel_calls is not None and not (is_pass or self._draw_rule.looks_ahead):
+            raise ValueError(
+                f"num_parallel_calls={num_parallel_calls!r} with sampler={self._draw_rule.name} and "
+                f"max_times_sampled={self._draw_rule.max_times}: draws follow each other and cannot be made in "
+                "parallel; leave num_parallel_calls out."
+            )
         sampler = self._sampler(wanted)
         # With a function for single sequences, elements are made one by one and batched last.
-        inner_batch = sample_batch_size if sequence_preprocess_fn is None else None
+        rule = self._draw_rule
+        drawn_together = not (is_pass or rule.is_plain)
+        inner_batch = sample_batch_size if sequence_preprocess_fn is None or drawn_together else None
         if not is_pass:
             dataset = random_dataset(
                 sampler,
@@ -253,8 +285,11 @@ class RingReplayBuffer(ReplayBuffer):
                 self._usage.graph_counter(),
                 num_parallel_calls=num_parallel_calls,
                 weigh=self._weigh(inner_batch),
-                one_batch_a_call=self._stratified,
+                one_batch_a_call=self._stratified or not rule.is_plain,
+                look_ahead=rule.looks_ahead,
             )
+            if inner_batch is not None and sequence_preprocess_fn is not None:
+                dataset = dataset.unbatch()
         else:
             keep_short = num_steps is not None and single_deterministic_pass and sample_batch_size is None
             keep_short = keep_short and not self._drop_remainder
@@ -324,15 +359,41 @@ class RingReplayBuffer(ReplayBuffer):
         starts = given.reshape(-1)
         with self._lock:
             self._check_open()
-            self._check_held(starts, wanted or Window(1))
+            check_held(self._ring, self._flags, starts, (wanted or Window(1)).num_steps)
             leaves = sampler.gather(starts)
         leaves = [leaf.reshape(*given.shape, *leaf.shape[1:]) for leaf in leaves]
         return self._spec.pack(self._storage.to_tensors(leaves))
 
-    def update_priorities(self, keys: Any, priorities: Any = None, *, td_errors: Any = None) -> Any:
-        """Checks the values and tells how many keys are gone (an int; in a graph int64 `[]`); draws stay uniform.
+    def delete(self, keys: Any) -> Any:
+        """The frames with these keys are not delivered any more: no window that is drawn, or passed, contains one.
 
-        So a training loop that writes priorities back runs on this buffer too.
+        They stay in the ring, and count in `len`, until newer ones overwrite them: `gather_all` still shows them, and
+        `get` refuses them. What a dataset drew before is delivered all the same (its look-ahead, see `as_dataset`).
+        Whoever has an episode deleted in part may still draw windows of its other parts.
+
+        Args:
+          keys: int64 `[n]`, ids of frames, such as `BufferInfo.keys`: an array or a tensor, also in a `tf.function`.
+
+        Returns:
+          How many were gone already, overwritten or deleted: an int, inside a `tf.function` int64 `[]`.
+
+        Raises:
+          ValueError: keys are no whole numbers, or the buffer is closed.
+        """
+
+        def apply(buffer: RingReplayBuffer, keys: Any) -> np.int64:
+            return np.int64(buffer._delete(check_keys(keys).reshape(-1)))
+
+        if tf.executing_eagerly():
+            return int(apply(self, keys))
+        gone = call_weakly(self, apply, [keys], tf.int64)
+        gone.set_shape([])
+        return gone
+
+    def update_priorities(self, keys: Any, priorities: Any = None, *, td_errors: Any = None) -> Any:
+        """Tells the sampler, and returns how many keys are gone (an int; in a graph int64 `[]`).
+
+        Uniform draws stay uniform, so that a training loop that writes priorities back runs on this buffer too.
 
         Args:
           keys: int64 `[n]`, `BufferInfo.keys`.
@@ -343,10 +404,12 @@ class RingReplayBuffer(ReplayBuffer):
           ValueError: not exactly one of `priorities` and `td_errors` is given.
           ValueError: shapes differ, or a value is refused; the message names the position.
         """
-        return check_update(self, RingReplayBuffer._num_gone, keys, priorities, td_errors)
+        if self._draw_rule.is_uniform:
+            return check_update(self, RingReplayBuffer._num_gone, keys, priorities, td_errors)
+        return apply_update(self, RingReplayBuffer._tell_sampler, keys, priorities, td_errors, eps=DEFAULT_EPS)
 
     def gather_all(self) -> Items:
-        """Every frame held, oldest first, leaves `[B, T, ...]`; final observations included."""
+        """Every frame held, oldest first, leaves `[B, T, ...]`; final observations and deleted frames included."""
         with self._lock:
             self._check_open()
             leaves = self._storage.gather(self._ring.rows(self._ring.ids_by_stream()))
@@ -361,6 +424,7 @@ class RingReplayBuffer(ReplayBuffer):
             self._check_open()
             self._ring.clear()
             self._rule.forget_loose_flags()
+            self._flags.clear()
             self._usage.clear()
             if self._listener is not None:
                 self._listener.start_again()
@@ -385,10 +449,11 @@ class RingReplayBuffer(ReplayBuffer):
                 skipped=usage.skipped,
                 replay_ratio=usage.sampled / added if added else None,
                 windows=tuple(
-                    self._count_windows(window, sampler.num_eligible())
+                    count_windows(self._ring, self._flags, window, sampler)
                     for window, sampler in {(key or Window(1)): value for key, value in self._samplers.items()}.items()
                 ),
                 host=socket.gethostname(),
+                deleted=self._flags.num_deleted,
             )
 
     def flush(self) -> None:
@@ -399,6 +464,8 @@ class RingReplayBuffer(ReplayBuffer):
         with self._lock:
             self._closed = True
             self._writer.close()
+            for sampler in self._samplers.values():
+                sampler.close()
             self._samplers.clear()
             self._storage.release()
 
@@ -413,8 +480,51 @@ class RingReplayBuffer(ReplayBuffer):
         """What gives the weights of batches of this size in graphs; None: they are 1."""
         return None
 
+    def _is_gone(self, keys: Array) -> Array:
+        """Which of these ids `[n]` are not held, or deleted."""
+        gone = (keys < self._ring.tail) | (keys >= self._ring.published)
+        if self._flags.num_deleted:
+            gone |= self._flags.is_deleted(keys)
+        return gone
+
     def _num_gone(self, keys: Array) -> int:
-        return int(np.count_nonzero((keys < self._ring.tail) | (keys >= self._ring.published)))
+        return int(np.count_nonzero(self._is_gone(keys)))
+
+    def _delete(self, keys: Array) -> int:
+        if not self._heeds_flags and not self._is_gone(keys).all():
+            self._heed_flags()
+        with self._lock:
+            self._check_open()
+            gone = self._is_gone(keys)
+            ids = np.unique(keys[~gone])
+            if len(ids):
+                self._flags.delete(self._ring.rows(ids))
+                for starts in self._eligible:
+                    starts.drop_deleted(ids)
+        return int(np.count_nonzero(gone))
+
+    def _heed_flags(self) -> None:
+        """Makes all draws heed the flags, those of graphs made before too."""
+        with self._kinds_lock:
+            self._check_open()
+            with self._lock:
+                self._writer.flag(self._flags)
+                for starts in self._eligible:
+                    starts.heed(self._flags)
+            self._heeds_flags = True
+            for window, sampler in self._samplers.items():
+                if not isinstance(sampler.starts, EligibleStarts):
+                    sampler.starts.replace(self._sampled_starts(window or Window(1)))
+            self._flags.tell_graphs()
+
+    def _tell_sampler(self, keys: Array, priorities: Array) -> int:
+        """Sets raw priorities; returns how many keys are gone."""
+        with self._lock:
+            self._check_open()
+            gone = self._is_gone(keys)
+            if self._frames is not None:
+                self._frames.update(keys[~gone], priorities[~gone])
+        return int(np.count_nonzero(gone))
 
     def _sample_in_graph(self, sampler: RingSampler, sample_batch_size: int | None) -> tuple[Items, BufferInfo]:
         seed = self._next_seed(_GRAPH_STREAM)
@@ -434,15 +544,63 @@ class RingReplayBuffer(ReplayBuffer):
         sampler = self._samplers.get(window)
         if sampler is None:
             self._check_open()
-            starts = self._window_starts(window or Window(1))
-            sampler = RingSampler(self._ring, self._storage, window, self._lock, starts)
-            self._samplers[window] = sampler
+            with self._kinds_lock:
+                sampler = self._samplers.get(window) or self._new_sampler(window)
             if window is not None and window.length > 1 and window.boundaries == "exclude":
                 self._rule.expect_windows()
         return sampler
 
+    def _new_sampler(self, window: Window | None) -> RingSampler:
+        starts = self._window_starts(window or Window(1))
+        if isinstance(starts, EligibleStarts) and starts not in self._eligible:
+            with self._lock:
+                self._eligible.append(starts)
+                if self._heeds_flags:
+                    starts.heed(self._flags)
+        sampler = self._samplers[window] = RingSampler(self._ring, self._storage, window, self._lock, starts)
+        return sampler
+
+    def _sampled_starts(self, window: Window) -> SampledStarts:
+        """Draws where windows of this kind start: through a sampler."""
+        starts = self._sampled.get(window)
+        if starts is not None:
+            return starts
+        rule = self._draw_rule
+        if rule.only_one_kind and self._sampled:
+            raise ValueError(
+                f"sampler={rule.name} already draws {next(iter(self._sampled))}: one object serves one kind of window, "
+                f"and {window} is another; give a function that makes one, such as its class."
+            )
+        starts = SampledStarts(
+            self._ring,
+            window,
+            self._lock,
+            self._nothing_eligible,
+            min_size=self._min_size,
+            final_observations=self._rule.has_final_observations,
+            rule=rule,
+            priorities=self._known_frames().priorities,
+        )
+        with self._lock:
+            if self._heeds_flags:
+                starts.heed(self._flags)
+            self._known_frames().add_kind(starts)
+            if starts not in self._eligible:
+                self._eligible.append(starts)
+        self._sampled[window] = starts
+        return starts
+
+    def _known_frames(self) -> SampledFrames:
+        """What knows of each frame for the sake of samplers, from the first call on."""
+        if self._frames is None:
+            self._frames = SampledFrames(self._ring)
+            self._listen(self._frames)
+        return self._frames
+
     def _window_starts(self, window: Window) -> WindowStarts:
-        """Draws where windows of this kind start: uniformly."""
+        """Draws where windows of this kind start."""
+        if self._heeds_flags or not self._draw_rule.is_plain:
+            return self._sampled_starts(window)
         return WindowStarts(
             self._ring,
             window,
@@ -450,31 +608,11 @@ class RingReplayBuffer(ReplayBuffer):
             self._nothing_eligible,
             min_size=self._min_size,
             final_observations=self._rule.has_final_observations,
+            flags=self._flags,
         )
 
     def _nothing_eligible(self, window: Window) -> EmptyBufferError:
-        frames = self._ring.num_frames
-        if frames == 0:
-            return EmptyBufferError(
-                f"{type(self).__name__} is empty. Make sure to add items before sampling the buffer."
-            )
-        if frames < self._min_size:
-            return EmptyBufferError(
-                f"{frames} of {self._min_size} frames (min_size_to_sample): add more before sampling."
-            )
-        if window.boundaries == "ignore":
-            return EmptyBufferError(
-                f"no window of {window.num_steps} frames: {frames // self.batch_size} frames in each stream."
-            )
-        text = (
-            f"no window of {window.num_steps} frames: {self._ring.num_episodes()} episodes, "
-            f"longest {self._ring.longest_episode()}"
-        )
-        if window.short == "pad" and not window.pad_unfinished and self._ring.unfinished().any():
-            text += "; unfinished episodes are only padded with pad_unfinished=True"
-        if window.burn_in:
-            text += f"; none starts where some of its {window.burn_in} frames of context were evicted"
-        return EmptyBufferError(text + ".")
+        return nothing_eligible(type(self).__name__, self._ring, self._flags, window, self._min_size)
 
     def _plans(self, window: Window, shift: int | None, epochs: int | None, *, keep_short: bool) -> tf.data.Dataset:
         planner = PassPlanner(
@@ -485,6 +623,7 @@ class RingReplayBuffer(ReplayBuffer):
             self._nothing_eligible,
             min_size=self._min_size,
             keep_short=keep_short,
+            flags=self._flags,
         )
         return planner.ordered() if epochs is None else planner.shuffled(epochs, self._next_seed(_DATASET_STREAM))
 
@@ -501,32 +640,6 @@ class RingReplayBuffer(ReplayBuffer):
                 "no batch could ever come and ALL data will be dropped; lower sample_batch_size."
             )
 
-    def _count_windows(self, window: Window, num_eligible: int) -> WindowCount:
-        if window.short == "pad" or window.num_steps == 1:
-            return WindowCount(window, num_eligible, 0)
-        ring, possible = self._ring, Window(1, window.burn_in, window.stride)
-        words = ring.joined_words(ring.ids_by_stream()) if window.boundaries == "ignore" else ring.words_by_stream()
-        num_possible = sum(len(eligible_windows(stream, possible).starts) for stream in words)
-        return WindowCount(window, num_eligible, num_possible - num_eligible)
-
-    def _check_held(self, starts: Array, window: Window) -> None:
-        ring = self._ring
-        gone = (starts < ring.tail) | (starts >= ring.published)
-        if gone.any():
-            raise ValueError(
-                f"id {starts[gone][0]} is not held: ids {ring.tail} to {ring.published - 1} are; "
-                f"{int(gone.sum())} of {len(starts)} ids are gone or were never given out."
-            )
-        if window.num_steps == 1:
-            return
-        ends = starts + (window.num_steps - 1) * self.batch_size
-        whole = ends < ring.published
-        whole[whole] = StartRule(window.num_steps - 1).holds(ring.words[ring.rows(ends[whole])])
-        if not whole.all():
-            raise ValueError(
-                f"no window of {window.num_steps} frames starts at id {starts[~whole][0]}: its episode is shorter."
-            )
-
     def _pack_for_dataset(self, leaves: Any) -> Nest:
         return tf.nest.pack_sequence_as(self._spec.dataset_nest(), list(leaves))
 
@@ -541,6 +654,8 @@ class RingReplayBuffer(ReplayBuffer):
             chance = tf.fill([num], np.float32(1 / drawn.num_eligible))
             known = self._constants = (sizes, (chance, tf.ones([num]), tf.ones(shape, tf.bool)))
         chances, weights, mask = known[1]
+        if drawn.chances is not None:
+            chances = copy_to_tensor(drawn.chances.astype(np.float32))
         if drawn.mask is not None:
             mask = tf.constant(drawn.mask)
         keys = copy_to_tensor(drawn.keys)

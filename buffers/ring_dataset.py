@@ -6,7 +6,8 @@ one is used: with fewer, producer and consumer wake each other for every batch. 
 drawn at most 24 batches before it is delivered. Batches of 1 MB and more, and samples that
 differ in length, are drawn one batch a call, at most 5 ahead. With `num_parallel_calls` n
 n + 1 calls come on top. tf.data's own prefetch, which it would put at the end and let grow, is
-kept out by ours. Without `sample_batch_size` each element is drawn when it is asked for.
+kept out by ours. Without `sample_batch_size` each element is drawn when it is asked for, and without
+`look_ahead` each batch.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ def random_dataset(
     num_parallel_calls: int | None,
     weigh: Weigh | None = None,
     one_batch_a_call: bool = False,
+    look_ahead: bool = True,
 ) -> tf.data.Dataset:
     """Endless draws with replacement; each iterator draws anew, and equal seeds repeat.
 
@@ -71,11 +73,13 @@ def random_dataset(
       num_parallel_calls: of the map that draws; elements keep their order.
       weigh: gives the weights; None: they are 1.
       one_batch_a_call: draw a batch at a time, because its draws depend on each other.
+      look_ahead: False: draw each batch when it is asked for, because a draw changes what can be drawn.
     """
     batch = sample_batch_size or 1
     sample_bytes = sampler.sample_bytes
     alone = sample_bytes is None or batch * sample_bytes >= _LARGE_BATCH_BYTES
-    num_calls = DRAWS_PER_CALL if sample_batch_size and not (alone or one_batch_a_call) else 1
+    alone = alone or one_batch_a_call or not look_ahead
+    num_calls = DRAWS_PER_CALL if sample_batch_size and not alone else 1
     seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True).enumerate()
     # enumerate() says 2**63 - 1, which eight batches a call would turn into -8.
     seeds = seeds.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
@@ -105,9 +109,9 @@ def random_dataset(
     dataset = seeds.map(draw, num_parallel_calls, deterministic=in_order(num_parallel_calls))
     if num_parallel_calls is not None:
         dataset = one_at_a_time(dataset, count)
-    if sample_batch_size and num_calls == 1:
+    if sample_batch_size and num_calls == 1 and look_ahead:
         return with_live_options(dataset.prefetch(_PREFETCHED_LARGE))
-    if sample_batch_size:
+    if sample_batch_size and look_ahead:
         return with_live_options(dataset.unbatch().prefetch(PREFETCHED))
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False

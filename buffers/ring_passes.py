@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from .base import BufferInfo, EmptyBufferError
 from .callbacks import call_weakly
+from .frame_flags import FrameFlags
 from .nests import Array, Nest
 from .ring import FrameRing
 from .ring_dataset import Pack, counted, in_order, one_at_a_time, sample_info, with_live_options
@@ -37,6 +38,7 @@ class PassPlanner:
       explain_nothing: the error for a ring in which nothing is eligible.
       min_size: frames that must be held.
       keep_short: with `shift`, keep windows that an episode's end cuts short.
+      flags: of frames that must not be delivered.
     """
 
     def __init__(
@@ -49,7 +51,9 @@ class PassPlanner:
         *,
         min_size: int,
         keep_short: bool,
+        flags: FrameFlags,
     ) -> None:
+        self._flags = flags
         self._ring = ring
         self._lock = lock
         self._window = window
@@ -103,6 +107,10 @@ class PassPlanner:
                 placed = stepped_windows(stream_words, window.num_steps, shift, keep_short=self._keep_short)
             parts.append(placed._replace(starts=stream[placed.starts]))
         windows = Placed(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+        if not self._flags.all_clear:
+            with self._lock:
+                allowed = self._flags.allows(windows.starts, windows.num_before, windows.num_after)
+            windows = Placed(*(each[allowed] for each in windows))
         if not len(windows.starts):
             raise self._explain_nothing(window)
         left_out = ids.size - int(windows.num_after.sum())

@@ -2,6 +2,8 @@
 
 Both here and in a graph: draw where windows start (`ring_starts.py`), gather, then look at `reserved`
 and draw again what the writer may have touched meanwhile (`ring.py` says why that is enough).
+Where draws cannot be made again (`WindowStarts.draws_by_callback`) the writer's lock is held for both, in a
+graph too, by a callback.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from .callbacks import call_weakly
 from .nests import Array
 from .ring import FrameRing
-from .ring_starts import ROUND_SEED, Extents, Starts, WindowStarts, uncompiled
+from .ring_starts import ROUND_SEED, Extents, Starts, WindowStarts, generator, uncompiled
 from .storage import FrameStorage
 from .windows import Window
 
@@ -72,6 +75,7 @@ class RingSampler:
         self._window = window or Window(1)
         self._writer_lock = writer_lock
         self._starts = starts
+        self._closed = False
         # Steps of a window's frames relative to the drawn one.
         self._steps = np.arange(-self._window.burn_in, self._window.num_steps)
         self._offsets = self._steps * ring.batch_size if self._stacked else np.int64(0)
@@ -81,16 +85,27 @@ class RingSampler:
         """Bytes of the items of one sample."""
         return self._storage.frame_bytes * self._window.length
 
+    @property
+    def starts(self) -> WindowStarts:
+        """What draws where the windows start."""
+        return self._starts
+
+    def close(self) -> None:
+        """Refuses draws that read the storage through NumPy: it is about to be released."""
+        self._closed = True
+
     def num_eligible(self) -> int:
         """Eligible windows now; the caller keeps writers away."""
         return self._starts.count()
 
     def draw(self, rng: np.random.Generator, num: int) -> Drawn:
-        """Draws `num` windows with replacement.
+        """Draws `num` windows.
 
         Raises:
           EmptyBufferError: fewer than `min_size` frames are held, or no window is eligible.
         """
+        if self._starts.draws_by_callback:
+            return self._draw_locked(rng, num)
         starts = self._starts.draw(rng, num)
         keys, chances = starts.keys, starts.chances
         ids, mask, leaves = self._read(keys)
@@ -108,7 +123,12 @@ class RingSampler:
                 mask[stale] = fresh_mask
             for leaf, fresh in zip(leaves, fresh_leaves, strict=True):
                 leaf[stale] = fresh
+        return self._draw_locked(rng, num)
+
+    def _draw_locked(self, rng: np.random.Generator, num: int) -> Drawn:
         with self._writer_lock:
+            if self._closed:
+                raise ValueError("the buffer that this draws from is closed; build a new one.")
             starts = self._starts.draw(rng, num, lock_held=True)
             return Drawn(starts.keys, *self._read(starts.keys), *starts[1:])
 
@@ -123,6 +143,8 @@ class RingSampler:
         XLA would merge the reads and deliver torn rows. Its clustering is kept out of each of them
         (`uncompiled`); an explicit `jit_compile=True` fails on the callback that raises the error.
         """
+        if self._starts.draws_by_callback:
+            return self._draw_by_callback(num, seed)
         starts = self._starts.draw_in_graph(num, seed)
         extents, records = self._read_in_graph(starts.keys)
         stale = self._stale_in_graph(starts.keys, extents, records)
@@ -146,6 +168,38 @@ class RingSampler:
         keys = starts.keys
         ids, mask = self._ids(keys, None if extents is None else self._mask(extents))
         return Drawn(keys, ids, mask, self._storage.split_records_in_graph(records), *starts[1:])
+
+    def _draw_by_callback(self, num: int, seed: tf.Tensor) -> Drawn:
+        """`draw` as a callback."""
+        storage, length = self._storage, self._window.length
+
+        def draw(sampler: RingSampler, seed: Array) -> tuple[Array, ...]:
+            drawn = sampler._draw_locked(generator(seed), num)
+            mask = np.ones(1, bool) if drawn.mask is None else drawn.mask
+            chances = np.full(num, 1 / drawn.num_eligible) if drawn.chances is None else drawn.chances
+            return (
+                drawn.keys,
+                drawn.ids,
+                mask,
+                chances.astype(np.float32),
+                np.array(drawn.num_eligible),
+                *drawn.leaves,
+            )
+
+        dtypes = [tf.int64, tf.int64, tf.bool, tf.float32, tf.int64, *storage.stored_dtypes]
+        keys, ids, mask, chances, num_eligible, *leaves = call_weakly(self, draw, [seed], dtypes)
+        outer = [num, length] if self._stacked else [num]
+        for leaf, shape in zip(leaves, storage.field_shapes, strict=True):
+            leaf.set_shape([*outer, *shape])
+        keys.set_shape([num])
+        ids.set_shape(outer)
+        chances.set_shape([num])
+        num_eligible.set_shape([])
+        if self._window.is_plain:
+            mask = None
+        else:
+            mask.set_shape(outer)
+        return Drawn(keys, ids, mask, storage.restore_in_graph(leaves), num_eligible, chances)
 
     def chances_in_graph(self, drawn: Drawn) -> tf.Tensor:
         """The chance of each draw, float32 `[n]`."""

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from .base import EmptyBufferError
 from .callbacks import call_weakly
+from .frame_flags import FrameFlags
 from .nests import Array
 from .ring import FrameRing, StartCount
 from .windows import StartRule, Window, num_cut_starts, start_rules
@@ -96,6 +97,8 @@ class WindowStarts:
       explain_nothing: raises the error for a ring in which nothing, or too little, is eligible.
       min_size: frames that must be held before anything is drawn.
       final_observations: whether some frames may be final observations, which start no window.
+      flags: of frames that must not be drawn. This class does not heed them: before the first frame is
+        flagged another has to take its place (`replace`).
     """
 
     def __init__(
@@ -107,7 +110,10 @@ class WindowStarts:
         *,
         min_size: int,
         final_observations: bool,
+        flags: FrameFlags | None = None,
     ) -> None:
+        self._flags = flags
+        self._substitute: WindowStarts | None = None
         self._ring = ring
         self._window = window
         self._writer_lock = writer_lock
@@ -131,6 +137,11 @@ class WindowStarts:
             if self._waits:
                 ring.track_open_episodes()
 
+    @property
+    def draws_by_callback(self) -> bool:
+        """Whether draws are Python even in a graph, and frames must be read before the writer's lock is let go."""
+        return False
+
     def draw(self, rng: np.random.Generator, num: int, *, lock_held: bool = False) -> Starts:
         """`num` starts with replacement, each eligible one with the same chance.
 
@@ -139,6 +150,8 @@ class WindowStarts:
         Raises:
           EmptyBufferError: fewer than `min_size` frames are held, or no window is eligible.
         """
+        if self._substitute is not None:
+            return self._substitute.draw(rng, num, lock_held=lock_held)
         bounds = self._bounds(lock_held)
         if self._all_eligible:
             low, high = self._index_range(bounds.tail, bounds.published, bounds.floor)
@@ -188,8 +201,14 @@ class WindowStarts:
             num_after[short] = np.count_nonzero(same_episode, axis=1)
         return Extents(num_before, num_after)
 
+    def replace(self, substitute: WindowStarts) -> None:
+        """From now on `substitute` draws; graphs made before follow once `FrameFlags.tell_graphs` was called."""
+        self._substitute = substitute
+
     def count(self) -> int:
         """Eligible windows now; the caller keeps writers away."""
+        if self._substitute is not None:
+            return self._substitute.count()
         return max(0, self._read_bounds().num_eligible)
 
     def _make_counts(self) -> list[StartCount]:
@@ -304,18 +323,39 @@ class WindowStarts:
 
     def draw_in_graph(self, num: int, seed: tf.Tensor) -> Starts:
         """`draw` as graph ops; `seed` is int64 `[2]`, and equal seeds give equal draws."""
-        bounds = self._bounds_in_graph()
+        bounds, apart = self._look_in_graph()
+        if self._flags is not None:
+            with uncompiled():
+                apart |= self._flags.heeded_in_graph()
+        keys, num_eligible = tf.cond(
+            apart,
+            lambda: self._draw_by_callback(num, seed),
+            lambda: self._draw_among_in_graph(num, seed, bounds),
+        )
+        keys.set_shape([num])
+        return Starts(keys, num_eligible)
+
+    def _draw_by_callback(self, num: int, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Keys and how many are eligible by `draw`, which raises where there is nothing."""
+
+        def draw(starts: WindowStarts, seed: Array) -> tuple[Array, np.int64]:
+            drawn = starts.draw(generator(seed), num)
+            return drawn.keys, np.int64(drawn.num_eligible)
+
+        keys, num_eligible = call_weakly(self, draw, [seed], [tf.int64, tf.int64])
+        return tf.ensure_shape(keys, [num]), tf.ensure_shape(num_eligible, [])
+
+    def _draw_among_in_graph(self, num: int, seed: tf.Tensor, bounds: GraphBounds) -> tuple[tf.Tensor, tf.Tensor]:
         if self._all_eligible:
             low, high = self._index_range(bounds.tail, bounds.published, bounds.floor)
             index = tf.random.stateless_uniform([num], seed, low, high, tf.int64)
-            return Starts(self._id_at(index, bounds.floor), bounds.num_eligible)
-        starts = tf.cond(
+            return self._id_at(index, bounds.floor), bounds.num_eligible
+        keys = tf.cond(
             bounds.num_eligible < _LIST_BELOW * num,
             lambda: self._list_in_graph(num, seed, bounds),
             lambda: self._reject_in_graph(num, seed, bounds),
         )
-        starts.set_shape([num])
-        return Starts(starts, bounds.num_eligible)
+        return keys, bounds.num_eligible
 
     def extents_in_graph(self, starts: tf.Tensor) -> Extents:
         """`extents` as graph ops."""
@@ -424,6 +464,14 @@ class WindowStarts:
 
     def _bounds_in_graph(self) -> GraphBounds:
         """`_bounds` as graph ops."""
+        bounds, nothing = self._look_in_graph()
+        checked = tf.cond(nothing, self._raise_in_graph, lambda: tf.constant(False))
+        with tf.control_dependencies([checked]):
+            # 1 where a count and the cursors were of different moments: the draw itself reads the bounds anew.
+            return bounds._replace(tail=tf.identity(bounds.tail), num_eligible=tf.maximum(bounds.num_eligible, 1))
+
+    def _look_in_graph(self) -> tuple[GraphBounds, tf.Tensor]:
+        """The bounds, and whether they leave nothing to draw, bool `[]`."""
         tail, published, floor, _, open_times = self._cursors_in_graph()
         with uncompiled():
             if self._all_eligible:
@@ -440,10 +488,7 @@ class WindowStarts:
             num_eligible -= tf.math.count_nonzero(self._lacks_context_in_graph(starts, bounds))
         nothing = published - tail < self._min_size
         nothing |= (num_eligible <= 0) | (published - self._reach <= tail)
-        checked = tf.cond(nothing, self._raise_in_graph, lambda: tf.constant(False))
-        with tf.control_dependencies([checked]):
-            # 1 where a count and the cursors were of different moments: the draw itself reads the bounds anew.
-            return GraphBounds(tf.identity(tail), published, floor, tf.maximum(num_eligible, 1), open_times)
+        return GraphBounds(tail, published, floor, num_eligible, open_times), nothing
 
     def _num_cut_in_graph(self, tail: tf.Tensor, published: tf.Tensor, open_times: tf.Tensor) -> tf.Tensor:
         """`num_cut_starts` summed over the streams, int64 `[]`."""
@@ -467,6 +512,11 @@ class WindowStarts:
     def _raise_nothing(self) -> Array:
         self._bounds(lock_held=False)
         return np.array(True)
+
+
+def generator(seed: Array) -> np.random.Generator:
+    """The random numbers that follow from a graph's seed, int64 `[2]`."""
+    return np.random.Generator(np.random.Philox(key=seed.view(np.uint64)))
 
 
 def uncompiled() -> AbstractContextManager[None]:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .episode_ends import EpisodeRule
+from .frame_flags import FrameFlags, StartPredicate
 from .nests import Array
 from .priorities import check_priorities
 from .ring import FrameRing
@@ -46,6 +47,7 @@ class RingWriter:
       storage: the frames' memory.
       usage: told what is overwritten.
       lock: held while the ring changes.
+      predicate: says which frames may start a window; None: all.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class RingWriter:
         storage: FrameStorage,
         usage: Usage,
         lock: threading.Lock,
+        predicate: StartPredicate | None = None,
     ) -> None:
         self._rule = rule
         self._ring = ring
@@ -62,7 +65,13 @@ class RingWriter:
         self._usage = usage
         self._lock = lock
         self._closed = False
+        self._predicate = predicate
         self._listener: RingListener | None = None
+        self._flags: FrameFlags | None = None
+
+    def flag(self, flags: FrameFlags) -> None:
+        """From now on `flags` is told of each frame written."""
+        self._flags = flags
 
     def listen(self, listener: RingListener) -> None:
         """From now on `listener` is told of what is written."""
@@ -75,6 +84,7 @@ class RingWriter:
     def add_step(self, leaves: list[Array], end_of_episode: Any, priorities: Any) -> Array:
         marks = self._rule.marks(leaves, end_of_episode)
         prepared = None if priorities is None else self._prepare(priorities, (self._ring.batch_size,))
+        may_start = None if self._predicate is None else self._predicate(leaves)
         ring, listener = self._ring, self._listener
         with self._lock:
             if self._closed:
@@ -82,7 +92,10 @@ class RingWriter:
             first = ring.published
             words, open_steps = ring.next_step_words(marks)
             try:
-                self._storage.write(self._claim(words, open_steps), leaves)
+                rows = self._claim(words, open_steps)
+                if self._flags is not None:
+                    self._flags.renew(rows, may_start)
+                self._storage.write(rows, leaves)
                 ring.publish()
                 if listener is not None:
                     listener.after_publish(first, ring.batch_size, prepared)
@@ -97,6 +110,7 @@ class RingWriter:
         if num_steps == 0:
             return np.zeros((streams, 0), np.int64)
         marks = self._rule.marks(leaves, end_of_episode)
+        may_start = None if self._predicate is None else self._predicate(leaves)
         with self._lock:
             if self._closed:
                 self._refuse()
@@ -112,6 +126,9 @@ class RingWriter:
                 try:
                     claimed = words[:, done : done + num].T.reshape(-1)
                     rows = self._claim(claimed, open_steps)
+                    if self._flags is not None:
+                        told = None if may_start is None else may_start[:, done : done + num].T.reshape(-1)
+                        self._flags.renew(rows, told)
                     self._storage.write_sequence(rows, chunk, streams)
                     ring.publish()
                     if self._listener is not None:

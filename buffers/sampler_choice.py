@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from .item_samplers import HeapSampler, ItemSampler, QueueSampler, UniformSampler
-from .selectors import Fifo, Lifo, MaxHeap, Prioritized, Selector, Uniform
+from .selectors import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Uniform
 
+_DECLARATIONS = (Uniform, Prioritized, Fifo, Lifo, MinHeap, MaxHeap)
 _METHODS = ("draw", "on_add", "on_evict", "update")
 
 
@@ -69,7 +70,7 @@ def choose_sampler(sampler: Any, max_times_sampled: Any, newest_fraction: Any) -
     if isinstance(sampler, Prioritized):
         raise ValueError(f"sampler={sampler}: use TFPrioritizedReplayBuffer(alpha={sampler.priority_exponent}).")
     declared = Uniform() if sampler is None else sampler
-    if isinstance(declared, Selector):
+    if isinstance(declared, _DECLARATIONS):
         in_order = not isinstance(declared, Uniform)
         if in_order and newest:
             raise ValueError(
@@ -92,7 +93,7 @@ def choose_sampler(sampler: Any, max_times_sampled: Any, newest_fraction: Any) -
         made = sampler()
         if not _is_sampler(made):
             raise TypeError(f"sampler: {sampler!r} must make an ItemSampler ({', '.join(_METHODS)}), got {made!r}.")
-        return made  # type: ignore[no-any-return]
+        return made
 
     return DrawRule(getattr(sampler, "__name__", name), make, max_times, newest, False, False, False)
 
@@ -112,7 +113,7 @@ def check_remover(remover: Any) -> None:
     """
     if remover is None or isinstance(remover, Fifo):
         return
-    if not isinstance(remover, Selector):
+    if not isinstance(remover, _DECLARATIONS):
         raise TypeError(f"remover must be Fifo() or None, got {remover!r}.")
     if isinstance(remover, Uniform):
         way = "for a fair sample of the whole stream use ReservoirReplayBuffer"

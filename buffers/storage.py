@@ -120,6 +120,20 @@ class FrameStorage:
                 leaves[index] = _restore_dtype(part, field.dtype)
         return leaves
 
+    def restore_in_graph(self, leaves: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """What `gather` returned and a callback brought into a graph, in the fields' own dtypes."""
+        return [_restore_dtype(leaf, field.dtype) for leaf, field in zip(leaves, self._fields, strict=True)]
+
+    @property
+    def stored_dtypes(self) -> list[np.dtype[Any]]:
+        """The dtypes of what `gather` returns."""
+        return self._stored
+
+    @property
+    def field_shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of a frame's fields."""
+        return self._shapes
+
     def release(self) -> None:
         """Lets go of the memory; graphs that captured it keep it until they are gone themselves."""
         self._groups = []

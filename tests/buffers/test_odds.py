@@ -264,13 +264,18 @@ def low_one_early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def move_tail(monkeypatch: pytest.MonkeyPatch, num_steps: int) -> None:
     """Draws begin this many steps after the oldest frame."""
-    bounds, in_graph = WindowStarts._bounds, WindowStarts._bounds_in_graph
+    bounds, in_graph = WindowStarts._bounds, WindowStarts._look_in_graph
 
     def moved(self: WindowStarts, found: Any) -> Any:
         return found._replace(tail=found.tail + num_steps * self._ring.batch_size)
 
     monkeypatch.setattr(WindowStarts, "_bounds", lambda self, lock_held: moved(self, bounds(self, lock_held)))
-    monkeypatch.setattr(WindowStarts, "_bounds_in_graph", lambda self: moved(self, in_graph(self)))
+
+    def moved_in_graph(self: WindowStarts) -> Any:
+        found, nothing = in_graph(self)
+        return moved(self, found), nothing
+
+    monkeypatch.setattr(WindowStarts, "_look_in_graph", moved_in_graph)
 
 
 def count_one_early(monkeypatch: pytest.MonkeyPatch) -> None:
