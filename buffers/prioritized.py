@@ -71,6 +71,7 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
       final_frame: as in `TFUniformReplayBuffer`.
       min_size_to_sample: frames that must be held before anything can be drawn.
       cast: convert input within its kind (float64 to float32) instead of refusing it.
+      eligible_fn: as in `TFUniformReplayBuffer`: only frames for which it holds start windows, and have mass.
 
     Raises:
       TypeError: `alpha`, `beta`, `eps` or `initial` is no number where it must be one.
@@ -113,6 +114,7 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
         final_frame: FinalFrame = "auto",
         min_size_to_sample: int = 1,
         cast: bool = False,
+        eligible_fn: Callable[[Nest], Any] | None = None,
     ) -> None:
         if variant not in ("proportional", "rank"):
             raise ValueError(f"variant must be 'proportional' or 'rank', got {variant!r}.")
@@ -131,6 +133,7 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
             final_frame=final_frame,
             min_size_to_sample=min_size_to_sample,
             cast=cast,
+            eligible_fn=eligible_fn,
         )
         self._stratified = bool(stratified)
         self._num_stale = 0
@@ -211,9 +214,17 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
         masses = self._priorities.prepare(priorities)
         with self._lock:
             self._check_open()
-            num_gone = self._priorities.update(keys, masses)
+            num_gone = 0
+            if self._flags.num_deleted:
+                gone = self._is_gone(keys)
+                num_gone, keys, masses = int(np.count_nonzero(gone)), keys[~gone], masses[~gone]
+            num_gone += self._priorities.update(keys, masses)
             self._num_stale += num_gone
         return num_gone
+
+    def _forget(self, ids: Array) -> None:
+        # No longer the largest priority, nor of a high rank.
+        self._priorities.update(ids, np.zeros(len(ids), np.float32))
 
     def _window_starts(self, window: Window) -> PrioritizedStarts:
         starts = PrioritizedStarts(

@@ -501,7 +501,11 @@ class RingReplayBuffer(ReplayBuffer):
                 self._flags.delete(self._ring.rows(ids))
                 for starts in self._eligible:
                     starts.drop_deleted(ids)
+                self._forget(ids)
         return int(np.count_nonzero(gone))
+
+    def _forget(self, ids: Array) -> None:
+        """Lets go of what is kept of these frames `[n]`, which were deleted; the writer's lock is held."""
 
     def _heed_flags(self) -> None:
         """Makes all draws heed the flags, those of graphs made before too."""
