@@ -1,8 +1,9 @@
 """The blind cliffwalk: a task on which the order of replay decides how long learning takes, with exact answers.
 
 Schaul et al. 2016, Prioritized Experience Replay, https://arxiv.org/abs/1511.05952, section 3.1 and appendix B.1.
-What differs: values are a table only (the paper has linear functions too), and of `N(0, 0.1)`, from which they
-start, 0.1 is taken for the standard deviation.
+What differs: values are a table throughout, where the paper's figure 2 has a table for the greedy choice of the largest
+error and linear functions for draws in proportion to it. (With linear functions an oracle that looks one update ahead
+can come to a stop.) Of `N(0, 0.1)`, from which values start, 0.1 is taken for the standard deviation.
 """
 
 from __future__ import annotations
