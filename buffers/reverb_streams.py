@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -134,14 +135,11 @@ class StreamWriter:
         Returns:
           Whether items are held back.
         """
-        owner = self._owner
-        while not owner._lock.acquire(timeout=_LOOK_SECONDS):
-            if owner._writer is not None and owner._writer.is_held_back:
-                return True  # another thread waits for somebody to draw: not for us to wait for it
-        try:
-            return owner._writer is not None and owner._writer.flush_for_a_read(timeout_s)
-        finally:
-            owner._lock.release()
+        with self._unless_held_back() as is_locked:
+            writer = self._owner._writer
+            if not is_locked:
+                return True
+            return writer is not None and writer.flush_for_a_read(timeout_s)
 
     def count_held_back(self) -> int:
         """Items of this table that a limiter holds back.
@@ -158,7 +156,7 @@ class StreamWriter:
 
     def flushed_next_ids(self) -> Array | None:
         """`flush_for_a_read`; ids int64 `[B]` above all those given out so far, or None where there are none."""
-        with self._owner._lock:
+        with self._unless_held_back():
             self.flush_for_a_read()
             writer = self._owner._writer
             return None if writer is None else writer.next_ids
@@ -230,7 +228,7 @@ class StreamWriter:
 
     def num_frames_of_newest(self, num_items: int, num_inserted: int) -> int | None:
         """Frames of the newest `num_items` episodes; None unless all that was inserted came from here."""
-        with self._owner._lock:
+        with self._unless_held_back():
             items = self._items
             if items is None or items.num_items != num_inserted:
                 return 0 if num_inserted == 0 else None
@@ -241,6 +239,20 @@ class StreamWriter:
         """Why these streams gave no item, with the numbers; empty where that is not the reason."""
         items = self._items
         return "" if items is None else items.explain_no_item()
+
+    @contextlib.contextmanager
+    def _unless_held_back(self) -> Iterator[bool]:
+        """Keeps other threads from writing; False where one stands still: in a write, until somebody draws."""
+        lock = self._owner._lock
+        while not (is_locked := lock.acquire(timeout=_LOOK_SECONDS)):
+            writer = self._owner._writer
+            if writer is not None and writer.is_held_back:
+                break
+        try:
+            yield is_locked
+        finally:
+            if is_locked:
+                lock.release()
 
     @property
     def _items(self) -> TableItems | None:

@@ -21,6 +21,7 @@ from replayfeed.buffers import (
     TableConfig,
     WaitTimeoutError,
 )
+from replayfeed.buffers.reverb_limits import limiter_state
 
 COUNTER = tf.TensorSpec([], tf.int64)
 
@@ -183,6 +184,31 @@ def test_a_blocked_write_goes_on_when_another_thread_draws(buffer_of):
     buffer.flush()
     reader.join()
     assert drawn == list(range(60))
+
+
+def test_what_is_there_can_be_read_while_a_write_of_another_thread_waits():
+    """Of ratio 1 and bounds 1 to 9, nine go in; then the thread waits."""
+    with ReverbReplayBuffer.local(
+        COUNTER, max_size=100, sequence_length=1, rate_limiter=SampleToInsertRatio(1.0, 5, 4.0), timeout_s=20.0
+    ) as buffer:
+        writer = threading.Thread(target=add, args=(buffer, 100))
+        writer.start()
+        while "ratio reached" not in held_back(buffer):
+            pass
+        assert len(buffer) == 9
+        assert buffer.stats().frames == 9
+        assert buffer.gather_all().shape[1] >= 9
+        assert buffer.ready(8)
+        batches = iter(buffer.as_dataset(8))
+        for _ in range(12):
+            next(batches)
+        writer.join()
+        assert buffer.get_table_info().current_size >= 100 - 48 // 2
+
+
+def held_back(buffer: ReverbReplayBuffer) -> str:
+    """What the table says of inserts."""
+    return limiter_state(buffer.get_table_info()).why_no_insert() or ""
 
 
 def test_clear_drops_what_the_limiter_holds_back_too(buffer_of):
