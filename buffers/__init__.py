@@ -10,6 +10,7 @@ from .base import BufferInfo, EmptyBufferError, ReplayBuffer, WaitTimeoutError
 from .episode_ids import StatefulEpisodicReplayBuffer
 from .episodic import Episode, EpisodicReplayBuffer
 from .item_samplers import ItemSampler
+from .item_selectors import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Uniform
 from .priorities import importance_weights, sequence_priority
 from .prioritized import PRIORITIZED_PRESETS, PrioritizedPreset, TFPrioritizedReplayBuffer
 from .rate_limiters import MinSize, Queue, SampleToInsertRatio, Stack
@@ -20,7 +21,6 @@ from .reverb_group import ReverbTableGroup
 from .reverb_preload import preloaded_server
 from .rollout import RolloutBuffer
 from .rollout_minibatches import RolloutInfo
-from .selectors import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Uniform
 from .server import ReplayServer
 from .spec import DataSpec, Transition
 from .stats import BufferStats, PriorityAge, WindowCount

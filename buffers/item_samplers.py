@@ -1,6 +1,6 @@
 """Which start comes next, in process: the protocol of a sampler, and those of the package. Knows keys, and no frames.
 
-To add one: a class with the four methods of `ItemSampler`, a declaration in `selectors.py`, and its line in
+To add one: a class with the four methods of `ItemSampler`, a declaration in `item_selectors.py`, and its line in
 `sampler_choice.py`.
 """
 

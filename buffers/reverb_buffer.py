@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from .base import BufferInfo, Items, check_count, check_parallel_calls
 from .episode_ends import EpisodeRule, FinalFrame
+from .item_selectors import Fifo, Remover, Sampler, Uniform
 from .nests import Nest
 from .priorities import DEFAULT_EPS, WeightNorm
 from .rate_limiters import RateLimiter
@@ -21,7 +22,6 @@ from .reverb_reader import TableReader
 from .reverb_served import DEFAULT_PENDING_ITEMS, ServedBuffer, open_link
 from .reverb_table import served_table
 from .reverb_weights import Beta
-from .selectors import Fifo, Remover, Sampler, Uniform
 from .server import ReplayServer
 from .spec import DataSpec
 from .stats import BufferStats, WindowCount

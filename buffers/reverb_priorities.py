@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from .base import WaitTimeoutError
+from .item_selectors import Prioritized
 from .nests import Array
 from .reverb_keys import KeyMemory
 from .reverb_layout import PackedLayout
@@ -25,7 +26,6 @@ from .reverb_link import ServerLink
 from .reverb_mirror import PriorityMirrors, mirrors_of
 from .reverb_table import ServedTable
 from .reverb_writer import random_priorities
-from .selectors import Prioritized
 from .stats import PriorityAge
 
 # A reading of a mirror is used for so long, and the greatest priority for so many new items, or fewer in small tables.

@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from .item_selectors import Fifo, Remover, Sampler, draws_at_random, selector_from
 from .rate_limiters import LimiterBounds, bounds_from
 from .reverb_items import ItemKind, kind_from
 from .reverb_layout import Layout, PackedLayout, PlainLayout, check_fields, packed_signature
 from .reverb_link import ServerLink
-from .selectors import Fifo, Remover, Sampler, draws_at_random, selector_from
 from .spec import DataSpec
 from .tables import SCAN_SUFFIX
 from .windows import Window

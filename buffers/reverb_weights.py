@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from .item_selectors import Prioritized, Sampler
 from .priorities import WeightNorm, check_exponent, check_weight_norm, importance_weights
-from .selectors import Prioritized, Sampler
 
 Beta = float | Callable[[Any], Any] | Any
 """How far weights correct: a number, a variable that is read at each draw, or a schedule: a function of the number of

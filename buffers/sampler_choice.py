@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .item_samplers import HeapSampler, ItemSampler, QueueSampler, UniformSampler
-from .selectors import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Uniform
+from .item_selectors import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Uniform
 
 _DECLARATIONS = (Uniform, Prioritized, Fifo, Lifo, MinHeap, MaxHeap)
 _METHODS = ("draw", "on_add", "on_evict", "update")

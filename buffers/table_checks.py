@@ -11,8 +11,8 @@ import numbers
 import sys
 from typing import TYPE_CHECKING, Any
 
+from .item_selectors import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Uniform, reads_priorities
 from .rate_limiters import MinSize, Queue, SampleToInsertRatio, Stack
-from .selectors import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Uniform, reads_priorities
 
 if TYPE_CHECKING:
     from .tables import TableConfig

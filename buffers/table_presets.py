@@ -10,9 +10,9 @@ Queue(size=8)
 
 from __future__ import annotations
 
+from .item_selectors import Fifo, Lifo, MinHeap, Prioritized, Uniform
 from .nests import Nest
 from .rate_limiters import MinSize, Queue, Stack
-from .selectors import Fifo, Lifo, MinHeap, Prioritized, Uniform
 from .tables import TableConfig
 
 DQN_ATARI_BATCH_SIZE = 32

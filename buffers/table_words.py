@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .item_selectors import (
+    Fifo,
+    Lifo,
+    MaxHeap,
+    MinHeap,
+    Prioritized,
+    Selector,
+    Uniform,
+    draws_at_random,
+    reads_priorities,
+)
 from .memory import format_bytes
 from .rate_limiters import MinSize, Queue, SampleToInsertRatio, Stack
 from .reverb_items import WholeEpisodes
-from .selectors import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Selector, Uniform, draws_at_random, reads_priorities
 
 if TYPE_CHECKING:
     from .tables import TableConfig

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from .base import check_count
+from .item_selectors import Fifo, MaxHeap, MinHeap, Prioritized, Remover, Sampler, Selector, Uniform
 from .nests import Nest
 from .rate_limiters import MinSize, RateLimiter
 from .reverb_import import load_reverb
 from .reverb_items import ItemKind, OverLong, WholeEpisodes, describe_kind
 from .reverb_layout import Layout, PackedLayout, PlainLayout
-from .selectors import Fifo, MaxHeap, MinHeap, Prioritized, Remover, Sampler, Selector, Uniform
 from .spec import DataSpec
 from .table_checks import check_limiter_fits, check_priorities_of_new_items, check_slot
 from .table_fields import check_field_names, select_fields

@@ -7,10 +7,10 @@ from typing import Any
 
 from .episode_ends import FinalFrame
 from .item_samplers import ItemSampler
+from .item_selectors import Selector
 from .nests import Nest
 from .ring_buffer import RingReplayBuffer
 from .sampler_choice import check_remover, choose_sampler
-from .selectors import Selector
 
 
 class TFUniformReplayBuffer(RingReplayBuffer):

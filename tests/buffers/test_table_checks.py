@@ -28,11 +28,11 @@ from replayfeed.buffers import (
     Transition,
     Uniform,
 )
+from replayfeed.buffers.item_selectors import selector_from
 from replayfeed.buffers.look_ahead import check_look_ahead, greatest_error_needed
 from replayfeed.buffers.rate_limiters import bounds_from
 from replayfeed.buffers.reverb_link import ServerLink
 from replayfeed.buffers.reverb_table import ServedTable, served_table
-from replayfeed.buffers.selectors import selector_from
 from replayfeed.buffers.spec import DataSpec
 from replayfeed.buffers.table_fields import select_fields
 
