@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import tensorflow as tf
 
 from .nests import Nest
-from .priorities import sequence_priority
+from .priorities import errors_of_rows
 from .stats import BufferStats
 from .windows import Window
 
@@ -226,22 +226,24 @@ class ReplayBuffer(abc.ABC):
         """Sets raw priorities, or `abs(td_errors) + eps`; returns how many keys were gone."""
 
     def update_priorities_from(self, info: BufferInfo, td_errors: Any, *, eta: float = 0.9) -> Any:
-        """`update_priorities` of a batch as it came: of windows one priority each (`sequence_priority`).
+        """`update_priorities` of a batch as it came, heeding its mask: padding, and rows without a transition.
+
+        A row whose mask is False throughout (of `n_step`: a frame after which nothing is known) counts as an error of
+        0. Its own would never fall, as its weight is 0, and it would come up again and again.
 
         Args:
-          info: of the batch.
-          td_errors: `[B]`, or `[B, T]` with `T` as in `info.mask`; padding does not count.
+          info: of the batch, also as a transform made it.
+          td_errors: `[B]` or `[B, 1]`; or `[B, T]` with `T` as in `info.mask`, of which a window gets one priority
+            (`sequence_priority`).
           eta: between the mean (0) and the largest (1) of a window's absolute errors.
 
         Returns:
           As `update_priorities`.
 
         Raises:
-          ValueError: the shape is neither, or as `update_priorities`.
+          ValueError: the shape is none of these, or as `update_priorities`.
         """
-        if len(td_errors.shape) > 1:
-            td_errors = sequence_priority(td_errors, eta, info.mask)
-        return self.update_priorities(info.keys, td_errors=td_errors)
+        return self.update_priorities(info.keys, td_errors=errors_of_rows(td_errors, info.mask, eta))
 
     @abc.abstractmethod
     def gather_all(self) -> Items:

@@ -33,7 +33,7 @@ def check_priorities(priorities: Any, td_errors: Any, shape: tuple[int, ...]) ->
     >>> check_priorities([1.0, -1.0], None, (2,))
     Traceback (most recent call last):
     ...
-    ValueError: priorities[1] is -1.0: a priority must be finite and at least 0.
+    ValueError: priorities[1] is -1.0: a priority must be finite and at least 0 (TD errors go into td_errors=).
     """
     if (priorities is None) == (td_errors is None):
         raise ValueError("give priorities or td_errors, exactly one of them.")
@@ -45,6 +45,8 @@ def check_priorities(priorities: Any, td_errors: Any, shape: tuple[int, ...]) ->
     if wrong.any():
         position = tuple(int(index[0]) for index in np.nonzero(wrong))
         rule = "a priority must be finite and at least 0" if name == "priorities" else "a TD error must be finite"
+        if values[position] < 0:
+            rule += " (TD errors go into td_errors=)"
         raise ValueError(f"{name}[{', '.join(map(str, position))}] is {values[position]}: {rule}.")
     return np.abs(values)
 
@@ -190,6 +192,41 @@ def sequence_priority(td_errors: Any, eta: float = 0.9, mask: Any = None) -> Any
     errors = np.where(real, errors, 0.0)
     mean = errors.sum(-1) / np.maximum(real.sum(-1), 1)
     return eta * errors.max(-1, initial=0.0) + (1 - eta) * mean
+
+
+def errors_of_rows(td_errors: Any, mask: Any, eta: float) -> Any:
+    """One TD error for each row of a batch; 0 for rows whose mask is False throughout.
+
+    Args:
+      td_errors: `[B]` or `[B, 1]`, or `[B, T]` where the mask is.
+      mask: bool `[B]` or `[B, T]`, False where a frame is padding or no transition.
+      eta: as in `sequence_priority`.
+
+    Returns:
+      `[B]`, a tensor where one of the two is symbolic or the errors are a tensor.
+
+    Raises:
+      ValueError: the shape of the errors is none of these.
+
+    >>> errors_of_rows([5.0, -3.0], np.array([[True, True], [False, False]]), 0.9)
+    array([5., 0.])
+    """
+    if tf.is_tensor(td_errors) or not tf.executing_eagerly():
+        errors, mask = tf.convert_to_tensor(td_errors), tf.convert_to_tensor(mask)
+    else:
+        errors, mask = np.asarray(td_errors, np.float64), np.asarray(mask, bool)
+    shape, mask_shape = list(errors.shape), list(mask.shape)
+    if len(shape) == 2 and shape[1] == 1 and mask_shape != shape:
+        errors, shape = errors[:, 0], shape[:1]
+    fits = len(shape) == 1 or len(shape) == len(mask_shape)
+    if not fits or any(None not in pair and pair[0] != pair[1] for pair in zip(shape, mask_shape, strict=False)):
+        raise ValueError(f"td_errors: expected {mask_shape}, the shape of the mask, or {mask_shape[:1]}, got {shape}.")
+    if len(shape) == 2:
+        return sequence_priority(errors, eta, mask)
+    if tf.is_tensor(errors):
+        real = mask if len(mask_shape) == 1 else tf.reduce_any(mask, axis=1)
+        return tf.where(real, errors, tf.zeros_like(errors))
+    return np.where(mask if mask.ndim == 1 else mask.any(axis=1), errors, 0.0)
 
 
 def _check_mask_shape(errors: list[int | None], mask: list[int | None]) -> None:

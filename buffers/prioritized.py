@@ -39,8 +39,9 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
     the frames (4 more with `weight_norm='buffer'`).
 
     A dataset draws ahead (`as_dataset`), so that a batch is drawn with priorities that are up to 24 batches old;
-    `sample` uses those of this moment. While a writer changes priorities a dataset's draw may see some before
-    and some after the change.
+    `sample` uses those of this moment. How far ahead it is depends on threads, so that a loop of a dataset and
+    `update_priorities` does not repeat exactly by its seed; one of `sample` does. While a writer changes priorities a
+    dataset's draw may see some before and some after the change.
 
     Args:
       data_spec: nest of `tf.TensorSpec` of one frame; fixed-width dtypes, static shapes.
@@ -58,7 +59,8 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
       eps: added to absolute TD errors.
       weight_norm: what weights are divided by: `'batch'`, the largest of the batch; `'buffer'`, that of the
         least probable window that can be drawn; None, nothing. Without `sample_batch_size` there is no batch to divide
-        by, and `'batch'` leaves weights as None does.
+        by, and `'batch'` leaves weights as None does; in a batch of one they are 1. `'buffer'` can make all steps
+        small.
       initial: priority of frames that come without one: `'max'`, the largest of the frames held; `'ever'`, the
         largest since the buffer was made or cleared; or a number. The first frame gets 1.
       variant: `'proportional'`, or `'rank'`: the chance goes by the rank of a priority among those of all frames held,
@@ -150,6 +152,7 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
         batch_size: int,
         max_length: int,
         *,
+        beta: float | tf.Variable | Callable[[Any], Any] | None = None,
         seed: int | None = None,
         end_of_episode_fn: Callable[[Nest], Any] | None = None,
         final_frame: FinalFrame = "auto",
@@ -157,6 +160,8 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
         cast: bool = False,
     ) -> TFPrioritizedReplayBuffer:
         """A buffer with the settings of a well-known agent or library; `PRIORITIZED_PRESETS` has them.
+
+        `beta` replaces the preset's where it is given, such as by a schedule.
 
         Raises:
           ValueError: there is no such preset.
@@ -173,7 +178,7 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
             batch_size,
             max_length,
             alpha=chosen.alpha,
-            beta=chosen.beta,
+            beta=chosen.beta if beta is None else beta,
             eps=chosen.eps,
             weight_norm=chosen.weight_norm,
             initial=chosen.initial,

@@ -51,7 +51,8 @@ def n_step(
     Other specs than a `Trajectory` become a `Transition`: `reward` is `R`, `discount` is `gamma^k D_k`, with which the
     value of `next_observation` is to be multiplied (no further gamma), `num_steps_used` is `k`. In `info`,
     `ids` and `mask` are `[B]`. Where a window holds no transition at all, `mask` is False, `weights` is 0, and so are
-    reward and discount: a last frame without a final observation that is not terminal starts such a window.
+    reward and discount: a last frame without a final observation that is not terminal starts such a window. Give TD
+    errors back with `update_priorities_from(info, td_errors)`, which takes that of such a row for 0.
 
     A TF-Agents `Trajectory` becomes one of two frames, `[B, 2]`, as TF-Agents' agents take it: `reward` is `R`, and
     because the agent multiplies by one gamma itself, which must be the same gamma,

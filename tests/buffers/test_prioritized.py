@@ -414,3 +414,25 @@ def test_min_size_to_sample_holds_by_priority_too():
         buffer.sample(1)
     buffer.add_batch([2])
     assert buffer.sample(1)[0].shape == [1]
+
+
+def test_rows_without_a_transition_do_not_take_over():
+    """Cut episodes without a final observation: their last frames have no transition, and their errors never fall."""
+    buffer = numbers(10, [1.0] * 4)
+    _, info = buffer.sample(4)
+    info = info._replace(mask=tf.constant([True, False, True, False]))
+    keys = info.keys.numpy()
+    for errors in ([1.0, 9.0, 1.0, 9.0], np.full([4, 1], 9.0), tf.fill([4], 9.0), tf.fill([4, 1], 9.0)):
+        buffer.update_priorities_from(info._replace(keys=[0, 1, 2, 3]), errors)
+        assert set(chances(buffer)) == {0, 2}, keys
+    pairs = info._replace(
+        keys=[0, 1, 2, 3], mask=tf.constant([[True, True], [False, False], [True, False], [True, True]])
+    )
+    tf.function(lambda: buffer.update_priorities_from(pairs, tf.fill([4], 1.0)))()
+    assert set(chances(buffer)) == {0, 2, 3}
+
+
+def test_a_preset_takes_another_beta():
+    buffer = TFPrioritizedReplayBuffer.from_preset("rllib", NUMBER, 1, 10, beta=0.0)
+    buffer.add_sequence([[0, 1]], priorities=[[1.0, 4.0]])
+    assert buffer.sample(8)[1].weights.numpy().tolist() == [1.0] * 8
