@@ -92,6 +92,9 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
     0
     """
 
+    # And its priority, and for one kind of window its mass and its place.
+    _bookkeeping_bytes = RingReplayBuffer._bookkeeping_bytes + 16
+
     def __init__(
         self,
         data_spec: Nest,

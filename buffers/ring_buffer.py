@@ -36,9 +36,6 @@ from .storage import FrameStorage
 from .usage import Usage
 from .windows import Window, resolve_window
 
-# A frame's step word and its mark.
-_BOOKKEEPING_BYTES = 9
-
 # Streams of random numbers derived from one seed.
 _SAMPLE_STREAM, _DATASET_STREAM, _GRAPH_STREAM = 0, 1, 2
 
@@ -50,6 +47,9 @@ class RingReplayBuffer(ReplayBuffer):
     array assignment costs, and `as_dataset` gathers in the graph. Any number of threads may
     add and sample. Storage stays on the CPU. Arguments are those of `TFUniformReplayBuffer`.
     """
+
+    # Beside each frame: its step word and its mark.
+    _bookkeeping_bytes = 9
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class RingReplayBuffer(ReplayBuffer):
         self._rule = EpisodeRule(self._spec, end_of_episode_fn, final_frame)
         predicate = None if eligible_fn is None else StartPredicate(self._spec, eligible_fn)
         self._bytes_capacity = capacity * self._spec.frame_bytes
-        check_capacity_fits(self._bytes_capacity + capacity * _BOOKKEEPING_BYTES, "max_length or batch_size")
+        check_capacity_fits(self._bytes_capacity + capacity * self._bookkeeping_bytes, "max_length or batch_size")
 
         self._storage = FrameStorage(self._spec.fields, capacity)
         self._ring = FrameRing(int(batch_size), capacity)
