@@ -195,7 +195,7 @@ class SampledStarts(EligibleStarts):
             return self._ask(rng, num)
         if self._rule.in_order:
             keys = cast(OrderedSampler, self._sampler).first(num)
-            keys = np.repeat(keys, self._left[self._ring.rows(keys)])[:num]
+            keys = np.repeat(keys, np.minimum(self._left[self._ring.rows(keys)], num))[:num]
             self._count_drawn(keys)
             return keys, np.ones(num)
         found: list[tuple[Array, Array]] = []

@@ -133,6 +133,11 @@ def test_each_window_comes_at_most_max_times_sampled_times_in_order():
         buffer.sample(1)
 
 
+def test_a_limit_that_is_never_reached_costs_no_memory():
+    buffer = filled(3, sampler=Fifo(), max_times_sampled=2**62 // 3)
+    assert drawn(buffer, 100)[0] == [0] * 100
+
+
 def test_a_stack_takes_the_newest_first_and_once():
     buffer = filled(4, sampler=Lifo(), max_times_sampled=1)
     assert drawn(buffer, 2)[0] == [3, 2]
