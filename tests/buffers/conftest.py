@@ -45,6 +45,18 @@ def _local(spec: Any, settings: Settings) -> ReplayBuffer:
     )
 
 
+def _sampled(spec: Any, settings: Settings) -> ReplayBuffer:
+    return TFUniformReplayBuffer(
+        spec,
+        settings.batch_size,
+        settings.steps,
+        seed=7,
+        cast=settings.cast,
+        end_of_episode_fn=settings.end_of_episode_fn,
+        newest_fraction=1e-9,  # which is no row at all: all draws go through a sampler, and are uniform
+    )
+
+
 def _served(spec: Any, settings: Settings) -> ReplayBuffer:
     return ReverbReplayBuffer.local(
         spec,
@@ -109,6 +121,7 @@ def _prioritized(spec: Any, settings: Settings) -> ReplayBuffer:
 
 BACKENDS = {
     "local": _local,
+    "sampled": _sampled,
     "prioritized": _prioritized,
     "episodic": _episodic,
     "reservoir": _reservoir,
