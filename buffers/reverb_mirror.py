@@ -91,6 +91,16 @@ class PriorityMirrors:
             updates = dict(zip(keys, self._held(table, priorities).tolist(), strict=True))
             self._link.client.mutate_priorities(table, updates)
 
+    def delete(self, frame_ids: Array) -> None:
+        """Takes items out by their frame ids, int64 `[n]`; those that are gone are gone.
+
+        Raises:
+          WaitTimeoutError: the server does not answer within the link's timeout.
+        """
+        self.flush()
+        for table in self._tables:
+            self._link.client.mutate_priorities(table, deletes=keys_of(frame_ids).tolist())
+
     def greatest(self, *, exact: bool = True) -> float | None:
         """The greatest priority in the table now; None where it is empty.
 

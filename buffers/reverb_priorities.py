@@ -222,19 +222,7 @@ class TablePriorities:
             return
         self.check_sum(priorities)
         by_key = dict(zip(keys.view(np.uint64).tolist(), priorities.tolist(), strict=True))
-        ids = keys
-        if self._ids is not None:
-            found = self._ids.get(tf.constant(keys)).numpy()
-            unknown = np.flatnonzero(found[:, 1] < 0)
-            if len(unknown):
-                position = int(unknown[0])
-                raise ValueError(
-                    f"update_priorities: keys[{position}] is {keys[position]}, which this buffer has not drawn (or "
-                    f"over {_REMEMBERED_DRAWS} draws ago): table {self._table.name!r} has tables beside it "
-                    "(initial='max', tracks_least) that know items by frame ids, which come with a draw; update "
-                    "through the buffer that drew."
-                )
-            ids = found[:, 0]
+        ids = self._ids_of(keys, "update_priorities")
 
         def send() -> None:
             # The lock is taken here, so that a call that is late does not let the next one pass.
@@ -253,6 +241,47 @@ class TablePriorities:
                 self.least.assign(least)
             self._least_until = 0.0
         self._trim()
+
+    def delete(self, keys: Array) -> None:
+        """Takes items out of the table and of its mirrors.
+
+        Args:
+          keys: int64 `[n]`.
+
+        Raises:
+          ValueError: as `update` for keys that this buffer has not drawn. Nothing is deleted.
+          WaitTimeoutError: the server does not answer within the link's timeout.
+        """
+        if not len(keys):
+            return
+        ids = self._ids_of(keys, "delete")
+
+        def send() -> None:
+            with self._lock:
+                self._link.client.mutate_priorities(self._table.name, deletes=keys.view(np.uint64).tolist())
+                if self._mirrors is not None:
+                    self._mirrors.delete(ids)
+
+        self._link.call(send, "a delete")
+        if self._greatest is not None:
+            self._greatest.read_again()
+        self._least_until = 0.0
+
+    def _ids_of(self, keys: Array, call: str) -> Array:
+        """The ids by which mirrors know the items with these keys; without mirrors the keys themselves."""
+        if self._ids is None:
+            return keys
+        found: Array = self._ids.get(tf.constant(keys)).numpy()
+        unknown = np.flatnonzero(found[:, 1] < 0)
+        if len(unknown):
+            position = int(unknown[0])
+            raise ValueError(
+                f"{call}: keys[{position}] is {keys[position]}, which this buffer has not drawn (or "
+                f"over {_REMEMBERED_DRAWS} draws ago): table {self._table.name!r} has tables beside it "
+                "(initial='max', tracks_least) that know items by frame ids, which come with a draw; "
+                f"{'update' if call == 'update_priorities' else call} through the buffer that drew."
+            )
+        return found[:, 0]
 
     def look(self) -> None:
         """Reads the least priority where the last reading is more than a second old, and forgets old keys.

@@ -318,6 +318,33 @@ class ServedBuffer(ReplayBuffer):
         else:
             call_weakly(self, ServedBuffer._update, [keys, values, is_td], tf.bool)
 
+    def delete(self, keys: Any) -> None:
+        """Takes the items with these keys out of the table; Reverb does not tell which were gone.
+
+        Only these items go: others that share frames with them are drawn as before. Datasets that run still deliver
+        what they had fetched ahead.
+
+        Args:
+          keys: int64 `[n]`, `BufferInfo.keys`: an array or a tensor, also inside a `tf.function`.
+
+        Raises:
+          ValueError: keys are no whole numbers `[n]`.
+          ValueError: the table can be scanned: its scan table would still hold them, and drop other items than it.
+          ValueError: the table has tables beside it that tell the greatest or the least priority, and a key was not
+            drawn by this buffer. Nothing is deleted.
+          WaitTimeoutError: the server does not answer within `timeout_s`.
+        """
+        self._check_open()
+        if self._table.scan_table is not None:
+            raise ValueError(
+                f"delete: table {self._table.name!r} has a scan table, which deletes cannot reach: it would still hold "
+                "these items, and drop older ones than the table does; build the table with scannable=False."
+            )
+        if tf.executing_eagerly():
+            self._delete(check_keys(keys))
+        else:
+            call_weakly(self, ServedBuffer._delete, [keys], tf.bool)
+
     def clear(self) -> None:
         """Empties the table, its scan table and their counters; streams go on with a new episode.
 
@@ -431,6 +458,13 @@ class ServedBuffer(ReplayBuffer):
         )
         self._settle()
         self._priorities.update(keys, raw)
+        return np.True_
+
+    def _delete(self, keys: Array) -> np.bool_:
+        if keys.ndim != 1:
+            raise ValueError(f"keys: expected int64 [n], got shape {list(keys.shape)}; windows have one key each.")
+        self._settle()
+        self._priorities.delete(keys)
         return np.True_
 
     def _draw_in_graph(self, draw: Callable[[Any], tuple[Nest, BufferInfo]], element: Any) -> tuple[Items, BufferInfo]:
