@@ -36,6 +36,9 @@ from .storage import FrameStorage
 from .usage import Usage
 from .windows import Window, resolve_window
 
+# What draws through a sampler take for each frame: its priority, two flags, its start, its count, its two places.
+_SAMPLER_BYTES = 42
+
 # Streams of random numbers derived from one seed.
 _SAMPLE_STREAM, _DATASET_STREAM, _GRAPH_STREAM = 0, 1, 2
 
@@ -91,7 +94,8 @@ class RingReplayBuffer(ReplayBuffer):
         self._rule = EpisodeRule(self._spec, end_of_episode_fn, final_frame)
         predicate = None if eligible_fn is None else StartPredicate(self._spec, eligible_fn)
         self._bytes_capacity = capacity * self._spec.frame_bytes
-        check_capacity_fits(self._bytes_capacity + capacity * self._bookkeeping_bytes, "max_length or batch_size")
+        frame_bytes = self._bookkeeping_bytes + (0 if rule.is_plain else _SAMPLER_BYTES)
+        check_capacity_fits(self._bytes_capacity + capacity * frame_bytes, "max_length or batch_size")
 
         self._storage = FrameStorage(self._spec.fields, capacity)
         self._ring = FrameRing(int(batch_size), capacity)

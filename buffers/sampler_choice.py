@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -150,7 +151,7 @@ def _check_max_times(value: Any) -> int:
 
 
 def _check_fraction(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"newest_fraction must be a number, got {value!r}.")
     if not 0 <= value <= 1:
         raise ValueError(f"newest_fraction must be between 0 and 1, got {value!r}.")
