@@ -278,6 +278,43 @@ def test_orders_and_counts_are_those_of_a_naive_list(sampler, steps, sizes, max_
             assert buffer.sample(number, window=window)[1].keys.numpy().tolist() == expected
 
 
+def test_fr_093_each_item_once_and_batches_half_new_half_replayed():
+    """google-deepmind/reverb#40: insert 3, take 3, take again; then a queue (50) and a replay (50) in each batch."""
+    queue = filled(3, sampler=Fifo(), max_times_sampled=1)
+    assert sorted(drawn(queue, 3)[0]) == [0, 1, 2]
+    with pytest.raises(EmptyBufferError, match="1 draws were asked for and 0 are left"):
+        queue.sample(1)
+    queue = filled(300, 300, sampler=Fifo(), max_times_sampled=1)
+    replay = filled(300, 300)
+    mixed = tf.data.Dataset.zip((queue.as_dataset(50), replay.as_dataset(50)))
+    for step, ((new, _), (old, _)) in enumerate(mixed.take(6)):
+        assert new.numpy().tolist() == list(range(50 * step, 50 * step + 50))
+        assert old.shape == [50]
+    # The same from one buffer: of each batch the newest half.
+    items, _ = filled(300, 300, newest_fraction=0.5).sample(100)
+    assert items.numpy()[50:].tolist() == list(range(250, 300))
+
+
+def test_an_interrupted_add_leaves_the_queue_in_order_and_draws_no_lost_frame(monkeypatch):
+    buffer = filled(6, 6, sampler=Fifo(), max_times_sampled=1)
+    assert drawn(buffer, 2)[0] == [0, 1]
+    write = buffer._storage.write
+
+    def interrupted(rows, leaves):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(buffer._storage, "write", interrupted)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            buffer.add_batch([99])
+    monkeypatch.setattr(buffer._storage, "write", write)
+    assert len(buffer) == 5  # the row of frame 0 was to be written anew
+    buffer.add_batch([6])
+    assert drawn(buffer, 5)[0] == [2, 3, 4, 5, 6]
+    with pytest.raises(EmptyBufferError, match="0 are left"):
+        buffer.sample(1)
+
+
 # The newest
 
 
@@ -541,6 +578,42 @@ def test_a_closed_buffer_draws_nothing_more_through_a_sampler():
 
 
 # Threads
+
+
+@pytest.mark.parametrize("sampler", [Fifo(), Uniform()], ids=str)
+def test_a_writer_that_overtakes_its_readers_makes_them_miss_frames_and_take_none_twice(sampler):
+    buffer = TFUniformReplayBuffer({"wide": tf.TensorSpec([64], tf.int64)}, 1, 32, sampler=sampler, max_times_sampled=1)
+    taken, errors, done = [], [], threading.Event()
+    iterator = iter(buffer.as_dataset(4))
+
+    def write():
+        for number in range(4000):
+            buffer.add_batch({"wide": np.full((1, 64), number)})
+        done.set()
+
+    def read(draw):
+        try:
+            while not done.is_set():
+                try:
+                    items, info = draw()
+                except tf.errors.InvalidArgumentError:
+                    continue
+                assert (items["wide"].numpy() == info.ids.numpy()[:, None]).all()
+                taken.extend(info.ids.numpy().tolist())
+        except Exception as error:
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=read, args=(draw,)) for draw in (lambda: buffer.sample(3), lambda: next(iterator))
+    ]
+    threads.append(threading.Thread(target=write))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert len(taken) > 20
+    assert len(taken) == len(set(taken))
 
 
 def test_a_queue_between_threads_loses_nothing_gives_nothing_twice_and_tears_nothing():
