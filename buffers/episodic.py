@@ -22,10 +22,12 @@ from .episode_reader import EpisodeReader, ReadSettings
 from .episode_table import EpisodeTable
 from .episode_usage import EpisodeUsage
 from .episode_writer import EpisodeWriter
+from .item_selectors import Fifo, Selector
 from .memory import format_bytes
 from .nests import Array, Nest
 from .priorities import check_keys
 from .priority_updates import check_update
+from .sampler_choice import check_draws_uniformly
 from .spec import DataSpec, ItemChecker
 from .stats import BufferStats
 from .storage import FrameStorage
@@ -101,8 +103,11 @@ class EpisodicReplayBuffer(ReplayBuffer):
         is only a final observation, which starts no window (`episode_ends.py`).
       min_size_to_sample: frames that must be held before anything can be drawn.
       cast: convert input within its kind (float64 to float32) instead of refusing it.
+      sampler: `Uniform()`, which is what `draw` refines; other words are refused with a reason.
+      remover: `Fifo()`, which is what happens; other words are refused with a reason.
 
     Raises:
+      ValueError: `sampler` or `remover` is another one.
       TypeError: a count is no int, or a function cannot be called.
       ValueError: a count is below 1; `capacity` or `max_frames` is below `batch_size`.
       ValueError: `device` is no CPU, or `seed` no int of at least 0.
@@ -140,7 +145,17 @@ class EpisodicReplayBuffer(ReplayBuffer):
         final_frame: FinalFrame = "auto",
         min_size_to_sample: int = 1,
         cast: bool = False,
+        sampler: Selector | None = None,
+        remover: Selector | None = None,
     ) -> None:
+        check_draws_uniformly(
+            sampler, "serve whole episodes from a TableConfig(..., sequence_length=None, sampler={sampler})"
+        )
+        if remover is not None and not isinstance(remover, Fifo):
+            raise ValueError(
+                f"remover={remover}: here the oldest episodes leave, which is remover=Fifo(); serve whole episodes "
+                f"from a TableConfig(..., sequence_length=None, remover={remover})."
+            )
         check_count("capacity", capacity)
         check_count("buffer_size", buffer_size)
         check_count("dataset_window_shift", dataset_window_shift, optional=True)

@@ -13,6 +13,7 @@ import tensorflow as tf
 from .adds import Adds
 from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer, check_count, check_parallel_calls
 from .episode_ends import EpisodeRule, FinalFrame
+from .item_selectors import Selector
 from .memory import check_capacity_fits, copy_to_tensor
 from .nests import Array, Nest
 from .priorities import check_keys
@@ -24,6 +25,7 @@ from .reservoir_sampler import ReservoirSampler
 from .reservoir_usage import ReservoirUsage
 from .reservoir_writer import ReservoirWriter
 from .ring_dataset import random_dataset, sample_info
+from .sampler_choice import check_draws_uniformly
 from .spec import DataSpec, ItemChecker
 from .stats import BufferStats, WindowCount
 from .storage import FrameStorage
@@ -59,8 +61,11 @@ class ReservoirReplayBuffer(ReplayBuffer):
       min_size_to_sample: frames that must be held before anything can be drawn.
       dataset_drop_remainder: in ordered and shuffled passes, leave out a last batch of fewer than `sample_batch_size`.
       cast: convert input within its kind (float64 to float32) instead of refusing it.
+      sampler: `Uniform()`, which is what happens; other words are refused with a reason.
+      remover: refused with a reason.
 
     Raises:
+      ValueError: `sampler` is another one, or there is a `remover`.
       TypeError: `capacity`, `batch_size` or `min_size_to_sample` is no int.
       ValueError: one of them is below 1, or `min_size_to_sample` is above the capacity.
       ValueError: `seed` is no int of at least 0.
@@ -88,7 +93,15 @@ class ReservoirReplayBuffer(ReplayBuffer):
         min_size_to_sample: int = 1,
         dataset_drop_remainder: bool = False,
         cast: bool = False,
+        sampler: Selector | None = None,
+        remover: Selector | None = None,
     ) -> None:
+        check_draws_uniformly(sampler, "serve a reservoir from table_presets.reservoir, and draw by {sampler} there")
+        if remover is not None:
+            raise ValueError(
+                f"remover={remover}: what a reservoir keeps is its own rule, and no remover's; leave it out, or use "
+                "TFUniformReplayBuffer, whose oldest frames leave."
+            )
         check_count("capacity", capacity)
         check_count("batch_size", batch_size)
         check_count("min_size_to_sample", min_size_to_sample)

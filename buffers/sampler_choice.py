@@ -128,6 +128,29 @@ def check_remover(remover: Any) -> None:
     )
 
 
+def check_draws_uniformly(sampler: Any, way: str) -> None:
+    """Refuses a sampler for a buffer that draws uniformly and in no other way.
+
+    Args:
+      sampler: `Uniform()` or None.
+      way: what to do for another one; `{sampler}` in it is replaced.
+
+    Raises:
+      TypeError: it is no selector.
+      ValueError: it is one other than `Uniform()`.
+
+    >>> check_draws_uniformly(Fifo(), "use a table with sampler={sampler}")
+    Traceback (most recent call last):
+    ...
+    ValueError: sampler=Fifo(): this buffer draws uniformly; use a table with sampler=Fifo().
+    """
+    if sampler is None or isinstance(sampler, Uniform):
+        return
+    if not isinstance(sampler, _DECLARATIONS):
+        raise TypeError(f"sampler must be Uniform() or None, got {sampler!r}.")
+    raise ValueError(f"sampler={sampler}: this buffer draws uniformly; {way.format(sampler=sampler)}.")
+
+
 def _maker(declared: Any) -> Callable[[int], ItemSampler]:
     if isinstance(declared, Uniform):
         return UniformSampler

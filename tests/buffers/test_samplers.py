@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from replayfeed.buffers import (
     EmptyBufferError,
+    EpisodicReplayBuffer,
     Fifo,
     Lifo,
     MaxHeap,
     MinHeap,
     Prioritized,
+    ReservoirReplayBuffer,
     TFUniformReplayBuffer,
     Uniform,
     Window,
@@ -547,6 +549,29 @@ def test_a_sampler_gets_the_buffers_random_numbers_so_that_seeds_repeat():
 def test_what_makes_no_sense_here_is_refused_by_name(options, error, message):
     with pytest.raises(error, match=message):
         TFUniformReplayBuffer(VALUE, 1, 10, **options)
+
+
+@pytest.mark.parametrize(
+    ("build", "options", "error", "message"),
+    [
+        (EpisodicReplayBuffer, {"sampler": Fifo()}, ValueError, r"sequence_length=None, sampler=Fifo\(\)"),
+        (
+            EpisodicReplayBuffer,
+            {"sampler": "uniform"},
+            TypeError,
+            r"must be Uniform\(\) or None, got 'uniform'",
+        ),
+        (EpisodicReplayBuffer, {"remover": Lifo()}, ValueError, r"sequence_length=None, remover=Lifo\(\)"),
+        (ReservoirReplayBuffer, {"sampler": MaxHeap()}, ValueError, r"reservoir, and draw by MaxHeap\(\) there"),
+        (ReservoirReplayBuffer, {"remover": Fifo()}, ValueError, r"remover=Fifo\(\): what a reservoir keeps"),
+    ],
+    ids=str,
+)
+def test_buffers_that_draw_uniformly_refuse_other_words_by_name(build, options, error, message):
+    with pytest.raises(error, match=message):
+        build(VALUE, 10, **options)
+    EpisodicReplayBuffer(VALUE, 10, sampler=Uniform(), remover=Fifo()).close()
+    ReservoirReplayBuffer(VALUE, 10, sampler=Uniform()).close()
 
 
 def test_the_words_of_tables_that_say_what_a_ring_does_anyway():
