@@ -210,12 +210,7 @@ class ReplayBuffer(abc.ABC):
             items, info = self.sample(max(1, (min_steps - num_real) // most), num_steps, window=window)
             samples.append((items, info))
             num_real += int(tf.math.count_nonzero(info.mask))
-        items, info = _join_samples(samples)
-        return items, self._reweigh(info)
-
-    def _reweigh(self, info: BufferInfo) -> BufferInfo:
-        """`info` of a batch put together of draws made apart: with the weights that it has as one batch."""
-        return info
+        return _join_samples(samples)
 
     @abc.abstractmethod
     def get(self, ids: Ids, num_steps: int | None = None) -> Items:
@@ -225,7 +220,7 @@ class ReplayBuffer(abc.ABC):
     def update_priorities(self, keys: Any, priorities: Any = None, *, td_errors: Any = None) -> Any:
         """Sets raw priorities, or `abs(td_errors) + eps`; returns how many keys were gone."""
 
-    def update_priorities_from(self, info: BufferInfo, td_errors: Any, *, eta: float = 0.9) -> Any:
+    def update_priorities_from(self, info: BufferInfo, td_errors: Any, *, eta: float = 0.9, burn_in: int = 0) -> Any:
         """`update_priorities` of a batch as it came, heeding its mask: padding, and rows without a transition.
 
         A row whose mask is False throughout (of `n_step`: a frame after which nothing is known) counts as an error of
@@ -236,6 +231,7 @@ class ReplayBuffer(abc.ABC):
           td_errors: `[B]` or `[B, 1]`; or `[B, T]` with `T` as in `info.mask`, of which a window gets one priority
             (`sequence_priority`).
           eta: between the mean (0) and the largest (1) of a window's absolute errors.
+          burn_in: the window's; its context does not count, and errors may leave it out.
 
         Returns:
           As `update_priorities`.
@@ -243,7 +239,7 @@ class ReplayBuffer(abc.ABC):
         Raises:
           ValueError: the shape is none of these, or as `update_priorities`.
         """
-        return self.update_priorities(info.keys, td_errors=errors_of_rows(td_errors, info.mask, eta))
+        return self.update_priorities(info.keys, td_errors=errors_of_rows(td_errors, info.mask, eta, burn_in))
 
     @abc.abstractmethod
     def gather_all(self) -> Items:

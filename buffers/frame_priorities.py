@@ -17,21 +17,18 @@ Initial = Literal["max", "ever"] | float
 # What the first frame gets: there is no largest priority yet.
 _FIRST_PRIORITY = 1.0
 
-# By rank: one in so many frames changed, and all are ranked anew.
-_RANK_EVERY = 16
-_LARGEST_RANK_ALPHA = 4.0
-
 
 class FramePriorities:
-    """Keeps `p^alpha`, its mass, of each frame held (float32), and tells the kinds of windows that are drawn by it.
+    """Keeps `p^alpha` of each frame held (float32), and tells the kinds of windows that are drawn by it.
 
     The caller holds the ring's writer lock, but for `prepare`.
 
     Args:
       ring: what is held.
       alpha: the exponent; 0: all priorities above 0 are alike.
-      initial: priority of frames that come without one: `'max'`, the largest of the frames held; `'ever'`,
-        the largest since the buffer was made or cleared; or a number. The first frame gets 1.
+      initial: priority of frames that come without one: `'max'`, the largest of the frames at which a window of
+        the kinds drawn so far starts (before the first draw: of all held); `'ever'`, the largest since the buffer was
+        made or cleared; or a number. The first frame gets 1. Frames of one call get the same.
 
     Raises:
       TypeError: `initial` is neither a word nor a number.
@@ -54,13 +51,8 @@ class FramePriorities:
 
     def add_kind(self, starts: PrioritizedStarts) -> None:
         """From now on these starts are drawn by the priorities of their frames."""
-        starts.start_again(self._masses)
+        starts.start_again(self._values)
         self._kinds.append(starts)
-
-    @property
-    def _masses(self) -> Array:
-        """What each row is drawn by, float32 `[capacity]`."""
-        return self._values
 
     def prepare(self, priorities: Any) -> Array:
         """Masses of raw priorities that are finite and at least 0: float32, their shape.
@@ -92,9 +84,9 @@ class FramePriorities:
         if num_gone:
             keys, prepared = keys[held], prepared[held]
         rows = ring.rows(keys)
-        masses = self._set(rows, prepared)
+        self._set(rows, prepared)
         for kind in self._kinds:
-            kind.change(rows, masses)
+            kind.change(rows, prepared)
         return num_gone
 
     def before_overwrite(self, first: int, num: int) -> None:
@@ -102,26 +94,28 @@ class FramePriorities:
         ring = self._ring
         row = first % ring.capacity
         slots = np.arange(row, row + num)
-        if first + num > ring.capacity:
-            for kind in self._kinds:
-                kind.discard(slots)
-        if self._tree is None:
-            self._new_value = self._initial_value()
-            return
-        # What T calls for one step each would give: the largest once the first step's frames have made room.
+        # New frames get the largest priority that is left when the first step's rows are given up.
         step = ring.batch_size
-        none = np.zeros(num, np.float32)
-        self._tree.set(slots[:step], none[:step])
+        self._give_up(slots[:step], first + step > ring.capacity)
         self._new_value = self._initial_value()
         if num > step:
-            self._tree.set(slots[step:], none[step:])
+            self._give_up(slots[step:], first + num > ring.capacity)
+
+    def _give_up(self, slots: Array, held: bool) -> None:
+        """What lies in these rows is not held any more, if it ever was."""
+        if not held:
+            return
+        for kind in self._kinds:
+            kind.discard(slots)
+        if self._tree is not None:
+            self._tree.set(slots, np.zeros(len(slots), np.float32))
 
     def after_publish(self, first: int, num: int, prepared: Array | None) -> None:
         """The ids from `first` on, `num` of them, are held now."""
         row = first % self._ring.capacity
         self._set(np.arange(row, row + num), np.full(num, self._new_value) if prepared is None else prepared)
         for kind in self._kinds:
-            kind.refresh(first, self._masses)
+            kind.refresh(first, self._values)
 
     def start_again(self) -> None:
         """The ring was cleared, or a write was interrupted: what is not held has no priority."""
@@ -138,96 +132,27 @@ class FramePriorities:
         if not ring.num_frames:
             self._largest_ever = 0.0
         for kind in self._kinds:
-            kind.start_again(self._masses)
+            kind.start_again(self._values)
 
     def after_end_stream(self) -> None:
         """Streams have ended: windows that waited for more frames may be eligible now."""
         for kind in self._kinds:
-            kind.refresh(self._ring.published, self._masses)
+            kind.refresh(self._ring.published, self._values)
 
-    def _set(self, rows: Array, values: Array) -> Array:
-        """Keeps the values of these rows `[n]`; returns what they are drawn by, in the same order."""
+    def _set(self, rows: Array, values: Array) -> None:
+        """Keeps the values of these rows `[n]`."""
         self._largest_ever = max(self._largest_ever, float(values.max(initial=0)))
         if self._tree is None:
             self._values[rows] = values
         else:
             self._tree.set(rows, values)
-        return values
 
     def _initial_value(self) -> np.float32:
         if self._fixed is not None:
             return self._fixed
-        largest = self._largest_ever if self._tree is None else self._tree.maximum
+        if self._tree is None:
+            return np.float32(self._largest_ever or _FIRST_PRIORITY)
+        # Of what can be drawn: the priority of a frame that starts no window is never set, and would stay the largest.
+        largest = max((kind.largest for kind in self._kinds), default=0.0) or self._tree.maximum
         # Where every priority is 0 it gets that of a first frame: with 0 it could never be drawn once another is not.
         return np.float32(largest or _FIRST_PRIORITY)
-
-
-class RankedPriorities(FramePriorities):
-    """Rank-based prioritization (Schaul et al. 2016, section 3.3): a mass is `rank^-alpha`; the largest has rank 1.
-
-    Of equal priorities the newest ranks first. All frames are ranked anew when a sixteenth of them have changed, as
-    the paper sorts its heap from time to time only; until then a frame that changed has the rank that it
-    would have had then. With fewer than 32 frames ranks are always exact.
-
-    Args:
-      ring: what is held.
-      alpha: the exponent, at most 4: with more the least masses would be no float32.
-      initial: as in `FramePriorities`.
-
-    Raises:
-      ValueError: `alpha` is above 4.
-    """
-
-    def __init__(self, ring: FrameRing, alpha: float, initial: Any) -> None:
-        if alpha > _LARGEST_RANK_ALPHA:
-            raise ValueError(f"alpha must be at most {_LARGEST_RANK_ALPHA} where draws are by rank, got {alpha}.")
-        # Priorities themselves are kept, not their powers.
-        super().__init__(ring, 1.0, initial)
-        self._rank_alpha = alpha
-        self._rank_masses = np.zeros(ring.capacity, np.float32)
-        # All priorities when they were last ranked, the largest first, negated.
-        self._ranked = np.zeros(0, np.float32)
-        self._num_changed = 0
-
-    @property
-    def _masses(self) -> Array:
-        return self._rank_masses
-
-    def update(self, keys: Array, prepared: Array) -> int:
-        num_gone = super().update(keys, prepared)
-        self._rank_if_due()
-        return num_gone
-
-    def after_publish(self, first: int, num: int, prepared: Array | None) -> None:
-        super().after_publish(first, num, prepared)
-        self._rank_if_due()
-
-    def start_again(self) -> None:
-        super().start_again()
-        self._rank()
-
-    def _set(self, rows: Array, values: Array) -> Array:
-        super()._set(rows, values)
-        self._num_changed += len(rows)
-        masses = self._mass_of_rank(np.searchsorted(self._ranked, -values) + 1.0, values)
-        self._rank_masses[rows] = masses
-        return masses
-
-    def _mass_of_rank(self, ranks: Array, values: Array) -> Array:
-        return np.where(values > 0, ranks**-self._rank_alpha, 0.0).astype(np.float32)
-
-    def _rank_if_due(self) -> None:
-        if self._num_changed >= max(1, self._ring.num_frames // _RANK_EVERY):
-            self._rank()
-
-    def _rank(self) -> None:
-        ring = self._ring
-        rows = ring.rows(np.arange(ring.published - 1, ring.tail - 1, -1))
-        negated = -self._values[rows]
-        order = np.argsort(negated, kind="stable")
-        rows, self._ranked = rows[order], negated[order]
-        masses = self._mass_of_rank(np.arange(1.0, len(rows) + 1.0), -self._ranked)
-        self._rank_masses[rows] = masses
-        for kind in self._kinds:
-            kind.change(rows, masses)
-        self._num_changed = 0

@@ -39,6 +39,7 @@ class MassIndex:
     Args:
       num_slots: slots are numbered from 0 to here, below 2**31.
       tracks_least: also keep `least_mass`, which costs 4 bytes a slot.
+      tracks_largest: also keep `largest`, at the same cost.
 
     >>> index = MassIndex(4)
     >>> index.set(np.array([0, 1, 3]), np.array([1, 0, 3], np.float32))
@@ -49,7 +50,7 @@ class MassIndex:
     ([0, 3], [0.25, 0.75])
     """
 
-    def __init__(self, num_slots: int, *, tracks_least: bool = False) -> None:
+    def __init__(self, num_slots: int, *, tracks_least: bool = False, tracks_largest: bool = False) -> None:
         from . import priority_kernels  # numba takes a second to load
 
         self._kernels = priority_kernels
@@ -65,6 +66,7 @@ class MassIndex:
         self._bits = self._masses.array.view(np.int32)
         self._arrays = (self._order.array, self._position, self._bits, self._heads, self._sums)
         self._least = MaximumTree(num_slots, -np.inf) if tracks_least else None
+        self._largest = MaximumTree(num_slots, 0.0) if tracks_largest else None
 
     def __len__(self) -> int:
         """Slots that have a mass, 0 included."""
@@ -86,6 +88,17 @@ class MassIndex:
             raise RuntimeError("build the index with tracks_least=True.")
         return max(0.0, -self._least.maximum) if np.isfinite(self._least.maximum) else 0.0
 
+    @property
+    def largest(self) -> float:
+        """The largest mass; 0 where there is none.
+
+        Raises:
+          RuntimeError: the index does not track it.
+        """
+        if self._largest is None:
+            raise RuntimeError("build the index with tracks_largest=True.")
+        return self._largest.maximum
+
     def holds(self, slots: Array) -> Array:
         """Which of these slots have a mass, bool `[n]`."""
         return np.asarray(self._position[slots] >= 0)
@@ -97,28 +110,28 @@ class MassIndex:
     def set(self, slots: Array, masses: Array) -> None:
         """Gives these slots `[n]` these masses, float32 `[n]`: 0 or at least `LEAST_MASS`, finite."""
         self._kernels.set_masses(slots, masses.view(np.int32), *self._arrays)
-        self._tell_least(slots, masses)
+        self._tell_extremes(slots, masses)
 
     def change(self, slots: Array, masses: Array) -> None:
         """The same, but slots that have no mass stay without. Of a slot given twice the last counts."""
         self._kernels.change_masses(slots, masses.view(np.int32), *self._arrays)
-        if self._least is not None:
+        if self._least is not None or self._largest is not None:
             held = self.holds(slots)
-            self._tell_least(slots[held], masses[held])
+            self._tell_extremes(slots[held], masses[held])
 
     def discard(self, slots: Array) -> None:
         """Takes the masses of these slots away; slots without one stay so."""
         self._kernels.discard(slots, *self._arrays)
-        if self._least is not None:
-            self._least.set(slots, np.full(len(slots), -np.inf, np.float32))
+        self._tell_extremes(slots, np.zeros(len(slots), np.float32))
 
     def clear(self) -> None:
         """No slot has a mass."""
         self._table.array[:] = 0
         self._position[:] = -1
         self._masses.array[:] = 0
-        if self._least is not None:
-            self._least.clear()
+        for tree in (self._least, self._largest):
+            if tree is not None:
+                tree.clear()
 
     def draw(self, rng: np.random.Generator, num: int, *, stratified: bool = False) -> tuple[Array, Array]:
         """`num` slots int64 with replacement, and the chance of each, float64; the index must not be empty.
@@ -277,7 +290,9 @@ class MassIndex:
                 masses = tf.cast(tf.gather(self._masses.in_graph(), slots), tf.float64)
         return slots, masses, (places - members) * bound
 
-    def _tell_least(self, slots: Array, masses: Array) -> None:
+    def _tell_extremes(self, slots: Array, masses: Array) -> None:
+        if self._largest is not None:
+            self._largest.set(slots, masses)
         if self._least is not None:
             self._least.set(slots, np.where(masses > 0, -masses, np.float32(-np.inf)))
 

@@ -122,7 +122,7 @@ def importance_weights(
       A tensor where `probabilities` is one, else an array.
 
     Raises:
-      ValueError: `norm='buffer'` without `least_probability`.
+      ValueError: `norm='buffer'` without `least_probability`, or an unknown norm.
 
     >>> chances = np.array([0.1, 0.2, 0.3, 0.4])
     >>> importance_weights(chances, 4, 1.0, norm=None)
@@ -132,6 +132,7 @@ def importance_weights(
     >>> importance_weights(chances[2:], 4, 1.0, norm="buffer", least_probability=0.1)
     array([0.33333334, 0.25      ], dtype=float32)
     """
+    check_weight_norm(norm)
     if norm == "buffer" and least_probability is None:
         raise ValueError("importance_weights: norm='buffer' needs least_probability, that of the least probable item.")
     # Arrays first: to ask TensorFlow costs more than the weights themselves.
@@ -149,10 +150,10 @@ def importance_weights(
     if norm is None:
         base = 1.0 / (chances * num_items)
     elif norm == "batch":
-        base = chances.min(axis=-1, keepdims=True) / chances
+        base = chances.min(axis=-1, keepdims=True, initial=1.0) / chances
     else:
         base = least_probability / chances
-    return (base**beta).astype(np.float32)
+    return np.asarray(base ** float(beta), np.float32)
 
 
 def sequence_priority(td_errors: Any, eta: float = 0.9, mask: Any = None) -> Any:
@@ -181,6 +182,8 @@ def sequence_priority(td_errors: Any, eta: float = 0.9, mask: Any = None) -> Any
         raise ValueError(f"eta must be between 0 and 1, got {eta!r}.")
     if tf.is_tensor(td_errors):
         errors = tf.abs(tf.cast(td_errors, tf.float32))
+        if errors.shape[-1] == 0:
+            return tf.zeros(tf.shape(errors)[:-1])
         real = tf.ones_like(errors) if mask is None else tf.cast(mask, tf.float32)
         _check_mask_shape(errors.shape.as_list(), real.shape.as_list())
         errors = tf.where(real > 0, errors, 0.0)
@@ -194,13 +197,14 @@ def sequence_priority(td_errors: Any, eta: float = 0.9, mask: Any = None) -> Any
     return eta * errors.max(-1, initial=0.0) + (1 - eta) * mean
 
 
-def errors_of_rows(td_errors: Any, mask: Any, eta: float) -> Any:
+def errors_of_rows(td_errors: Any, mask: Any, eta: float, burn_in: int = 0) -> Any:
     """One TD error for each row of a batch; 0 for rows whose mask is False throughout.
 
     Args:
       td_errors: `[B]` or `[B, 1]`, or `[B, T]` where the mask is.
       mask: bool `[B]` or `[B, T]`, False where a frame is padding or no transition.
       eta: as in `sequence_priority`.
+      burn_in: so many frames at the front of a window are context, and do not count; errors may leave them out.
 
     Returns:
       `[B]`, a tensor where one of the two is symbolic or the errors are a tensor.
@@ -215,12 +219,18 @@ def errors_of_rows(td_errors: Any, mask: Any, eta: float) -> Any:
         errors, mask = tf.convert_to_tensor(td_errors), tf.convert_to_tensor(mask)
     else:
         errors, mask = np.asarray(td_errors, np.float64), np.asarray(mask, bool)
+    if burn_in:
+        if len(errors.shape) == 2 and errors.shape[1] == mask.shape[1]:
+            errors = errors[:, burn_in:]
+        mask = mask[:, burn_in:]
     shape, mask_shape = list(errors.shape), list(mask.shape)
     if len(shape) == 2 and shape[1] == 1 and mask_shape != shape:
         errors, shape = errors[:, 0], shape[:1]
     fits = len(shape) == 1 or len(shape) == len(mask_shape)
     if not fits or any(None not in pair and pair[0] != pair[1] for pair in zip(shape, mask_shape, strict=False)):
-        raise ValueError(f"td_errors: expected {mask_shape}, the shape of the mask, or {mask_shape[:1]}, got {shape}.")
+        raise ValueError(
+            f"td_errors: expected {mask_shape}, the mask's shape without burn_in, or {mask_shape[:1]}; got {shape}."
+        )
     if len(shape) == 2:
         return sequence_priority(errors, eta, mask)
     if tf.is_tensor(errors):

@@ -9,20 +9,22 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from .base import BufferInfo, check_count
+from .base import BufferInfo, Items, check_count
 from .episode_ends import FinalFrame
-from .frame_priorities import FramePriorities, Initial, RankedPriorities
+from .frame_priorities import FramePriorities, Initial
+from .mass_index import MassIndex
 from .memory import copy_to_tensor
 from .nests import Array, Nest
-from .priorities import DEFAULT_EPS, WeightNorm, check_exponent, check_weight_norm, importance_weights
+from .priorities import DEFAULT_EPS, WeightNorm, check_exponent, check_weight_norm
 from .prioritized_starts import PrioritizedStarts
 from .priority_updates import apply_update
+from .rank_index import LARGEST_RANK_ALPHA, RankIndex
 from .ring_buffer import RingReplayBuffer
 from .ring_dataset import Weigh
 from .ring_sampler import Drawn
 from .stats import BufferStats
 from .weighing import ImportanceWeigher
-from .windows import Window
+from .windows import Window, resolve_window
 
 
 class TFPrioritizedReplayBuffer(RingReplayBuffer):
@@ -35,8 +37,8 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
 
     A priority of 0 is never drawn beside others; where all are 0 draws are uniform. Chances are exact
     for masses `p^alpha` rounded to float32, and their sum stays exact however many updates come. A draw takes the
-    same time however many frames there are. It takes 12 bytes a frame for each kind of window that is drawn, and 4 for
-    the frames (4 more with `weight_norm='buffer'`).
+    same time however many frames there are. It takes 4 bytes a frame, and for each kind of window that is drawn 12,
+    with `initial='max'` 4 more, and with `weight_norm='buffer'` 4 more.
 
     A dataset draws ahead (`as_dataset`), so that a batch is drawn with priorities that are up to 24 batches old;
     `sample` uses those of this moment. How far ahead it is depends on threads, so that a loop of a dataset and
@@ -55,19 +57,23 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
       stateful_dataset: TF-Agents' argument, without meaning here: datasets are always live.
       alpha: exponent of priorities; 0: uniform over those above 0.
       beta: exponent of weights: a number; a scalar `tf.Variable`; or a function of the number of batches drawn
-        before, such as a Keras schedule (in a dataset called in the graph, for eight batches at a time).
+        before, such as a Keras schedule. In a dataset or a `tf.function` it gets a tensor, once for the eight
+        batches that a call draws; what is drawn ahead counts. `clear` does not reset the number.
       eps: added to absolute TD errors.
       weight_norm: what weights are divided by: `'batch'`, the largest of the batch; `'buffer'`, that of the
         least probable window that can be drawn; None, nothing. Without `sample_batch_size` there is no batch to divide
         by, and `'batch'` leaves weights as None does; in a batch of one they are 1. `'buffer'` can make all steps
         small.
-      initial: priority of frames that come without one: `'max'`, the largest of the frames held; `'ever'`, the
-        largest since the buffer was made or cleared; or a number. The first frame gets 1.
-      variant: `'proportional'`, or `'rank'`: the chance goes by the rank of a priority among those of all frames held,
-        `P = rank^-alpha / sum rank^-alpha` (section 3.3), which outliers cannot rule; `RankedPriorities` says
-        when ranks are renewed.
-      stratified: draw one of each of `B` equal parts of all mass (appendix B.2.1), which makes batches more even and
-        changes no window's expected share. A dataset then draws one batch a call, which takes longer.
+      initial: priority of frames that come without one: `'max'`, the largest that can be drawn now (before the first
+        draw: that is held); `'ever'`, the largest since the buffer was made or cleared; or a number. The first
+        frame gets 1; frames of one call get the same.
+      variant: `'proportional'`, or `'rank'`: the chance goes by the rank of a priority among those of all windows that
+        can be drawn, `P = rank^-alpha / sum rank^-alpha` (section 3.3, where alpha is 0.7), which outliers cannot rule.
+        Ranks are places in a heap, and exact up to 1,024 windows (`RankIndex`); alpha is then at most 4.
+      stratified: cut all mass into `B` equal parts and draw one of each (appendix B.2.1), which makes batches more even
+        and changes no window's expected share. Parts hold between priorities of different binary exponents; among
+        those of one exponent only as far as the first candidate is taken, which half of them or more are. A
+        dataset then draws one batch a call, which takes longer.
       seed: as in `TFUniformReplayBuffer`.
       end_of_episode_fn: as in `TFUniformReplayBuffer`.
       final_frame: as in `TFUniformReplayBuffer`.
@@ -121,11 +127,17 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
         cast: bool = False,
         eligible_fn: Callable[[Nest], Any] | None = None,
     ) -> None:
+        if not isinstance(stratified, bool):
+            raise TypeError(f"stratified must be a bool, got {stratified!r}.")
         if variant not in ("proportional", "rank"):
             raise ValueError(f"variant must be 'proportional' or 'rank', got {variant!r}.")
         self._alpha = check_exponent("alpha", alpha)
+        if variant == "rank" and self._alpha > LARGEST_RANK_ALPHA:
+            raise ValueError(f"alpha must be at most {LARGEST_RANK_ALPHA} where draws are by rank, got {self._alpha}.")
         self._eps = check_exponent("eps", eps)
         self._weigher = ImportanceWeigher(beta, check_weight_norm(weight_norm))
+        if not isinstance(scope, str):
+            raise TypeError(f"scope must be a str, got {scope!r}; settings of this package are given by name.")
         super().__init__(
             data_spec,
             batch_size,
@@ -140,11 +152,13 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
             cast=cast,
             eligible_fn=eligible_fn,
         )
-        self._stratified = bool(stratified)
+        self._stratified = stratified
         self._num_stale = 0
         self._mask: tf.Tensor | None = None
-        kind = RankedPriorities if variant == "rank" else FramePriorities
-        self._priorities = kind(self._ring, self._alpha, initial)
+        self._ranked = variant == "rank"
+        self._initial_is_max = initial == "max"
+        # By rank priorities themselves are kept, not their powers.
+        self._priorities = FramePriorities(self._ring, 1.0 if self._ranked else self._alpha, initial)
         self._listen(self._priorities)
 
     @classmethod
@@ -156,6 +170,7 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
         max_length: int,
         *,
         beta: float | tf.Variable | Callable[[Any], Any] | None = None,
+        stratified: bool = False,
         seed: int | None = None,
         end_of_episode_fn: Callable[[Nest], Any] | None = None,
         final_frame: FinalFrame = "auto",
@@ -164,7 +179,7 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
     ) -> TFPrioritizedReplayBuffer:
         """A buffer with the settings of a well-known agent or library; `PRIORITIZED_PRESETS` has them.
 
-        `beta` replaces the preset's where it is given, such as by a schedule.
+        `beta` replaces the preset's where it is given, such as by a schedule. (Dopamine draws stratified.)
 
         Raises:
           ValueError: there is no such preset.
@@ -182,6 +197,7 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
             max_length,
             alpha=chosen.alpha,
             beta=chosen.beta if beta is None else beta,
+            stratified=stratified,
             eps=chosen.eps,
             weight_norm=chosen.weight_norm,
             initial=chosen.initial,
@@ -212,6 +228,25 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
         """
         return apply_update(self, TFPrioritizedReplayBuffer._update, keys, priorities, td_errors, eps=self._eps)
 
+    def sample_at_least(
+        self,
+        min_steps: int,
+        num_steps: int | None = None,
+        *,
+        window: Window | None = None,
+    ) -> tuple[Items, BufferInfo]:
+        """As `ReplayBuffer.sample_at_least`; the samples are weighed as the one batch that they become.
+
+        Each of them counts as a batch drawn, for a scheduled `beta`.
+        """
+        items, info = super().sample_at_least(min_steps, num_steps, window=window)
+        with self._lock:
+            starts = self._samplers[resolve_window(num_steps, window)].starts
+            assert isinstance(starts, PrioritizedStarts)
+            num_eligible, least_chance = starts.count(), starts.least_chance()
+        drawn = Drawn(info.keys, info.ids, None, [], num_eligible, info.probabilities.numpy(), least_chance)
+        return items, info._replace(weights=copy_to_tensor(self._weigher.weigh(drawn)))
+
     def stats(self) -> BufferStats:
         """Counts, shares and bytes as of now; `stale_updates` counts keys that were gone."""
         return dataclasses.replace(super().stats(), stale_updates=self._num_stale)
@@ -235,6 +270,12 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
         self._priorities.update(ids, np.zeros(len(ids), np.float32))
 
     def _window_starts(self, window: Window) -> PrioritizedStarts:
+        capacity, tracks_least = self._ring.capacity, self._weigher.norm == "buffer"
+        index: MassIndex
+        if self._ranked:
+            index = RankIndex(capacity, alpha=self._alpha, tracks_least=tracks_least)
+        else:
+            index = MassIndex(capacity, tracks_least=tracks_least, tracks_largest=self._initial_is_max)
         starts = PrioritizedStarts(
             self._ring,
             window,
@@ -242,8 +283,9 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
             self._nothing_eligible,
             min_size=self._min_size,
             final_observations=self._rule.has_final_observations,
+            index=index,
             stratified=self._stratified,
-            tracks_least=self._weigher.norm == "buffer",
+            tracks_least=tracks_least,
         )
         with self._lock:
             self._priorities.add_kind(starts)
@@ -251,13 +293,6 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
 
     def _weigh(self, sample_batch_size: int | None) -> Weigh:
         return self._weigher.in_graph(alone=sample_batch_size is None)
-
-    def _reweigh(self, info: BufferInfo) -> BufferInfo:
-        if self._weigher.norm != "batch":
-            return info
-        # Divided by the largest, how many there were to draw does not matter.
-        weights = importance_weights(info.probabilities, 1, self._weigher.beta_in_graph(), norm="batch")
-        return info._replace(weights=weights)
 
     def _sample_info(self, drawn: Drawn, batch: int | None, window: Window | None) -> BufferInfo:
         assert drawn.chances is not None  # made by PrioritizedStarts

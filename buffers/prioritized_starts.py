@@ -37,6 +37,7 @@ class PrioritizedStarts(EligibleStarts):
       min_size: frames that must be held before anything is drawn.
       final_observations: whether some frames may be final observations, which start no window.
       stratified: draws made together have one of each of as many equal parts of all mass.
+      index: an empty one of all rows, by mass or by rank.
       tracks_least: also tell the least chance.
     """
 
@@ -49,6 +50,7 @@ class PrioritizedStarts(EligibleStarts):
         *,
         min_size: int,
         final_observations: bool,
+        index: MassIndex,
         stratified: bool = False,
         tracks_least: bool = False,
     ) -> None:
@@ -60,9 +62,14 @@ class PrioritizedStarts(EligibleStarts):
             min_size=min_size,
             final_observations=final_observations,
         )
-        self._index = MassIndex(ring.capacity, tracks_least=tracks_least)
+        self._index = index
         self._stratified = stratified
         self._tracks_least = tracks_least
+
+    @property
+    def largest(self) -> float:
+        """The largest priority, as it is kept, of a start; 0 where there is none."""
+        return self._index.largest
 
     # What the writer tells, with its lock held.
 
@@ -108,7 +115,7 @@ class PrioritizedStarts(EligibleStarts):
         if ring.num_frames < self._min_size or not num_eligible:
             raise self._explain_nothing(self._window)
         rows, chances = index.draw(rng, num, stratified=self._stratified)
-        return Starts(self._ids_in_rows(rows, ring.published), num_eligible, chances, self._least_chance())
+        return Starts(self._ids_in_rows(rows, ring.published), num_eligible, chances, self.least_chance())
 
     def count(self) -> int:
         """Eligible windows now; the caller keeps writers away."""
@@ -153,7 +160,8 @@ class PrioritizedStarts(EligibleStarts):
         right &= self._decided_in_graph(ids, bounds)
         return right & ~self._lacks_context_in_graph(ids, bounds) if self._context else right
 
-    def _least_chance(self) -> float | None:
+    def least_chance(self) -> float | None:
+        """That of the least probable start that can be drawn, where it is tracked; the caller keeps writers away."""
         if not self._tracks_least:
             return None
         total = self._index.total

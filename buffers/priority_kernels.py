@@ -61,10 +61,10 @@ def _compiler() -> Callable[[_Function], _Function]:
     return compile_function
 
 
-_compiled = _compiler()
+compiled = _compiler()
 
 
-@_compiled
+@compiled
 def _move(slot: int, old: int, new: int, order: Array, position: Array, heads: Array) -> None:
     """Moves a slot that lies in class `old` to class `new`, swapping it over the borders between."""
     place = position[slot]
@@ -90,7 +90,7 @@ def _move(slot: int, old: int, new: int, order: Array, position: Array, heads: A
     position[slot] = place
 
 
-@_compiled
+@compiled
 def set_masses(
     slots: Array, new_bits: Array, order: Array, position: Array, bits: Array, heads: Array, sums: Array
 ) -> None:
@@ -118,7 +118,7 @@ def set_masses(
         _move(slot, old, new, order, position, heads)
 
 
-@_compiled
+@compiled
 def change_masses(
     slots: Array, new_bits: Array, order: Array, position: Array, bits: Array, heads: Array, sums: Array
 ) -> None:
@@ -140,7 +140,7 @@ def change_masses(
             _move(slot, old, new, order, position, heads)
 
 
-@_compiled
+@compiled
 def discard(slots: Array, order: Array, position: Array, bits: Array, heads: Array, sums: Array) -> None:
     """Takes the masses of these slots away; slots without one stay so."""
     for i in range(len(slots)):
@@ -163,7 +163,7 @@ def discard(slots: Array, order: Array, position: Array, bits: Array, heads: Arr
         bits[slot] = 0
 
 
-@_compiled
+@compiled
 def draw(
     points: Array,
     uniforms: Array,
@@ -234,7 +234,7 @@ def draw(
     return done
 
 
-@_compiled
+@compiled
 def raise_maxima(slots: Array, leaves: Array, values: Array, maxima: Array, starts: Array) -> None:
     """Sets leaves of a tree of maxima, one after the other.
 

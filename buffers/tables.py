@@ -130,6 +130,9 @@ class TableConfig:
         DataSpec(self.held_spec)
         check_limiter_fits(self)
         check_priorities_of_new_items(self)
+        for name in ("scannable", "tracks_least"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"TableConfig.{name} must be True or False, got {getattr(self, name)!r}.")
         if self.scannable:
             self._check_scannable()
         self._check_items()

@@ -110,6 +110,8 @@ class TFUniformReplayBuffer(RingReplayBuffer):
         eligible_fn: Callable[[Nest], Any] | None = None,
     ) -> None:
         check_remover(remover)
+        if not isinstance(scope, str):
+            raise TypeError(f"scope must be a str, got {scope!r}; settings of this package are given by name.")
         super().__init__(
             data_spec,
             batch_size,

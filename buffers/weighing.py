@@ -34,8 +34,8 @@ class ImportanceWeigher:
 
     def __init__(self, beta: Any, norm: WeightNorm) -> None:
         is_live = isinstance(beta, tf.Variable)
-        if is_live and beta.shape.rank != 0:
-            raise ValueError(f"beta must be a scalar, got a tf.Variable of shape {beta.shape}.")
+        if is_live and (beta.shape.rank != 0 or not (beta.dtype.is_floating or beta.dtype.is_integer)):
+            raise ValueError(f"beta must be a scalar number, got a tf.Variable {beta.shape} {beta.dtype.name}.")
         if not is_live and not callable(beta):
             check_exponent("beta", beta)
         self._beta = beta
@@ -77,16 +77,35 @@ class ImportanceWeigher:
 
         return weigh
 
-    def beta_in_graph(self, num_batches: int = 0) -> tf.Tensor:
-        """`beta` as of now, float64 `[]`; counts so many batches."""
+    def beta_in_graph(self, num_batches: int) -> tf.Tensor:
+        """`beta` as of now, float64 `[]`; counts so many batches.
+
+        Raises:
+          TypeError: the schedule does not take a tensor.
+          tf.errors.InvalidArgumentError: when it runs: `beta` is negative or not finite.
+        """
         beta = self._beta
-        if callable(beta) and not isinstance(beta, tf.Variable):
-            before = tf.gather(self._num_batches.in_graph(), 0)
-            with tf.control_dependencies([before]):
-                counted = tf.raw_ops.InplaceAdd(x=self._num_batches.in_graph(), i=[0], v=[num_batches])
-            with tf.control_dependencies([counted]):  # or nothing would need the count, and it would be left out
-                return tf.identity(tf.cast(beta(before), tf.float64))
-        return tf.cast(beta, tf.float64)
+        if isinstance(beta, tf.Variable):
+            return _checked(tf.cast(beta, tf.float64))
+        if not callable(beta):
+            return tf.constant(beta, tf.float64)
+        before = tf.gather(self._num_batches.in_graph(), 0)
+        with tf.control_dependencies([before]):
+            counted = tf.raw_ops.InplaceAdd(x=self._num_batches.in_graph(), i=[0], v=[num_batches])
+        with tf.control_dependencies([counted]):  # or nothing would need the count, and it would be left out
+            try:
+                return _checked(tf.cast(beta(before), tf.float64))
+            except TypeError as error:
+                raise TypeError(
+                    "beta: in a dataset or a tf.function the schedule gets the number of batches as an int64 tensor; "
+                    "write it with TensorFlow's operations (tf.minimum), or give one of Keras's or a tf.Variable."
+                ) from error
 
     def _norm_of(self, alone: bool) -> WeightNorm:
         return None if alone and self._norm == "batch" else self._norm
+
+
+def _checked(beta: tf.Tensor) -> tf.Tensor:
+    right = tf.math.is_finite(beta) & (beta >= 0)
+    with tf.control_dependencies([tf.debugging.Assert(right, ["beta must be finite and at least 0, got", beta])]):
+        return tf.identity(beta)

@@ -181,6 +181,11 @@ def test_beta_can_be_a_variable_or_a_schedule():
         items, info = scheduled.sample(8)
         chance = np.array([0.2, 0.8])[items.numpy()]
         np.testing.assert_allclose(info.weights, (2 * chance) ** -min(1.0, step / 4), rtol=1e-5)
+    # A dataset counts batches, whether or not a function takes samples one by one.
+    for settings in ({}, {"sequence_preprocess_fn": lambda items: items}):
+        by_batch = numbers(4, [1.0, 4.0], beta=lambda n: tf.cast(n, tf.float64) / 100, weight_norm=None)
+        items, info = next(iter(by_batch.as_dataset(16, **settings)))
+        np.testing.assert_array_equal(info.weights, 1)  # the first: beta 0
     # In a dataset it counts on, once for the eight batches of a call.
     steps = []
     counted = numbers(4, [1.0, 4.0], beta=lambda step: [steps.append(step), 0.5][1], weight_norm=None)
@@ -331,27 +336,63 @@ def test_ranks_follow_updates_evictions_and_new_frames():
     buffer = numbers(4, [1.0, 2.0, 3.0, 4.0], variant="rank")
     buffer.update_priorities([0], [10.0])
     assert chances(buffer) == {0: 0.48, 1: 0.12, 2: 0.16, 3: 0.24}
-    buffer.add_batch([4])  # overwrites 0, and gets the largest left, 4: of equal ones the newest ranks first
-    assert chances(buffer) == {1: 0.12, 2: 0.16, 3: 0.24, 4: 0.48}
+    buffer.add_batch([4])  # overwrites 0, and gets the largest left, 4, as 3 has
+    found = chances(buffer)
+    assert {number: found[number] for number in (1, 2)} == {1: 0.12, 2: 0.16}
+    assert sorted([found[3], found[4]]) == [0.24, 0.48]
     buffer.clear()
     buffer.add_batch([9])
     assert chances(buffer) == {9: 1.0}
 
 
-def test_ranks_of_many_frames_are_those_of_a_sort_once_a_sixteenth_has_changed():
+def test_no_two_frames_share_a_rank_however_many_priorities_changed():
+    """Frames of equal priorities, and more of them changed than are sorted at once."""
+    buffer = numbers(10_000, variant="rank")
+    buffer.add_sequence([np.zeros(10_000, np.int64)])
+    buffer.sample(1)
+    total = (1 / np.arange(1, 10_001)).sum()
+    for first in range(0, 3000, 600):
+        buffer.update_priorities(np.arange(first, first + 600), np.full(600, 1.0))
+        masses = np.sort(buffer._sampler(None)._starts._index.masses(np.arange(10_000)))[::-1]
+        np.testing.assert_allclose(masses, 1 / np.arange(1, 10_001), rtol=1e-6)
+        # Six hundred frames that are alike have the share of so many places at most.
+        share = np.mean(buffer.sample(20_000)[1].keys.numpy() < 600)
+        assert share < (1 / np.arange(1, 601)).sum() / total + 0.013  # 4 sigma
+
+
+def test_ranks_of_many_frames_are_those_of_a_sort_once_all_have_changed():
     buffer = numbers(1600, variant="rank")
     rng = np.random.default_rng(0)
+    buffer.add_sequence([np.arange(1600)])
+    buffer.sample(1)
     values = rng.permutation(1600) + 1.0
-    buffer.add_sequence([np.arange(1600)], priorities=[values])
-    values[:99] = rng.random(99) * 1600
-    buffer.update_priorities(np.arange(99), values[:99])
-    values[99] = 0.5
-    buffer.update_priorities([99], [0.5])  # the hundredth
+    buffer.update_priorities(np.arange(1600), values)
     ranks = np.empty(1600)
     ranks[np.argsort(-values)] = np.arange(1, 1601)
     _, info = buffer.sample(256)
     total = (1 / np.arange(1, 1601)).sum()
     np.testing.assert_allclose(info.probabilities, 1 / ranks[info.keys.numpy()] / total, rtol=1e-5)
+
+
+def test_the_largest_rank_is_always_the_largest_priority():
+    buffer = numbers(5000, variant="rank")
+    buffer.add_sequence([np.arange(5000)], priorities=[np.arange(5000) + 1.0])
+    buffer.sample(1)
+    for step, key in enumerate([7, 4000, 7, 123]):
+        buffer.update_priorities([key], [10_000.0 + step])
+        index = buffer._sampler(None)._starts._index
+        assert index.masses(np.array([key]))[0] == 1.0 and index.largest == 10_000.0 + step
+
+
+def test_what_can_not_be_drawn_does_not_rule_new_frames():
+    """Final observations come with the largest priority, too, and nothing ever lowers it."""
+    spec = {"value": tf.TensorSpec([], tf.int64), "is_last": tf.TensorSpec([], tf.bool)}
+    buffer = TFPrioritizedReplayBuffer(spec, 1, 100, alpha=1.0, seed=0)
+    buffer.add_sequence({"value": [[0, 1, 2]], "is_last": [[False, False, True]]}, priorities=[[100.0] * 3])
+    _, info = buffer.sample(4)
+    buffer.update_priorities([0, 1], [0.5, 0.25])
+    buffer.add_batch({"value": [3], "is_last": [False]})
+    assert buffer._sampler(None)._starts._index.masses(np.array([3]))[0] == 0.5
 
 
 def test_stratified_batches_hold_each_frame_by_its_share():
@@ -436,3 +477,41 @@ def test_a_preset_takes_another_beta():
     buffer = TFPrioritizedReplayBuffer.from_preset("rllib", NUMBER, 1, 10, beta=0.0)
     buffer.add_sequence([[0, 1]], priorities=[[1.0, 4.0]])
     assert buffer.sample(8)[1].weights.numpy().tolist() == [1.0] * 8
+
+
+def test_a_schedule_that_cannot_be_in_a_graph_says_what_to_do():
+    buffer = numbers(4, [1.0], beta=lambda n: min(1.0, 0.4 + n * 0.01))
+    buffer.sample(2)
+    with pytest.raises(TypeError, match="beta: .* write it with TensorFlow's operations"):
+        buffer.as_dataset(2)
+
+
+@pytest.mark.parametrize("value", [-1.0, np.nan])
+def test_a_live_beta_is_checked_wherever_it_is_read(value):
+    beta = tf.Variable(0.5)
+    buffer = numbers(4, [1.0, 2.0], beta=beta)
+    beta.assign(value)
+    with pytest.raises(ValueError, match="beta must be finite and at least 0"):
+        buffer.sample(2)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="beta must be finite and at least 0"):
+        next(iter(buffer.as_dataset(2)))
+    with pytest.raises(ValueError, match="beta must be a scalar number"):
+        numbers(4, beta=tf.Variable(True))
+
+
+def test_settings_given_by_place_are_refused():
+    with pytest.raises(TypeError, match=r"scope must be a str, got 0.6; settings of this package are given by name"):
+        TFPrioritizedReplayBuffer(NUMBER, 1, 10, 0.6)
+    with pytest.raises(TypeError, match="stratified must be a bool, got 'no'"):
+        numbers(4, stratified="no")
+
+
+def test_context_of_a_window_counts_for_no_priority():
+    buffer = numbers(100, [1.0] * 8)
+    _, info = buffer.sample(2, window=Window(3, burn_in=2, short="pad"))
+    whole = np.ones((2, 5))
+    whole[:, :2] = 100.0
+    for errors in (whole, whole[:, 2:], tf.constant(whole)):
+        buffer.update_priorities_from(info, errors, burn_in=2)
+        index = buffer._sampler(None)._starts._index
+        np.testing.assert_allclose(index.masses(info.keys.numpy()), 1.000001, rtol=1e-6)

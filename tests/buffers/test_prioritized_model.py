@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -51,12 +53,21 @@ class Pair:
         self.initial = initial
         self.rng = rng
         self.next_id = 0
+        self.kinds: set[Window | None] = set()
 
     def add(self, num_steps: int, *, with_priorities: bool) -> None:
+        if not with_priorities:
+            for _ in range(num_steps):
+                self._add(1, None)
+            return
+        self._add(num_steps, self.rng.choice([0.0, 0.25, 1.0, 2.0, 7.0], (self.buffer.batch_size, num_steps)))
+
+    def _add(self, num_steps: int, given: np.ndarray | None) -> None:
         streams, capacity = self.buffer.batch_size, self.buffer.capacity
-        given = self.rng.choice([0.0, 0.25, 1.0, 2.0, 7.0], (streams, num_steps)) if with_priorities else None
         ends = self.rng.random((streams, num_steps)) < 0.3
         items = {"value": self.rng.integers(0, 99, (streams, num_steps)), "is_last": ends}
+        left = range(self.next_id + streams - capacity, self.next_id)
+        drawable = [self.priorities[id] for id in self.eligible() if id in left]
         if num_steps == 1:
             one = None if given is None else given[:, 0]
             self.buffer.add_batch({name: leaf[:, 0] for name, leaf in items.items()}, priorities=one)
@@ -66,11 +77,25 @@ class Pair:
             ids = range(self.next_id, self.next_id + streams)
             for id in ids:
                 self.priorities.pop(id - capacity, None)
-            largest = self.largest_ever if self.initial == "ever" else max(self.priorities.values(), default=0.0)
+            largest = max(drawable, default=0.0) or max(self.priorities.values(), default=0.0)
+            if self.initial == "ever":
+                largest = self.largest_ever
             for b, id in enumerate(ids):
                 self.priorities[id] = (largest or 1.0) if given is None else float(given[b, step])
             self.largest_ever = max(self.largest_ever, *(self.priorities[id] for id in ids))
             self.next_id += streams
+
+    def eligible(self, kinds: Iterable[Window | None] | None = None) -> set[int]:
+        """Ids at which a window of one of these kinds starts; None: of those that were drawn so far."""
+        ring, ids = self.buffer._ring, self.buffer._ring.ids_by_stream()
+        found: set[int] = set()
+        for kind in self.kinds if kinds is None else kinds:
+            window = kind or Window(1)
+            words = ring.joined_words(ids) if window.boundaries == "ignore" else ring.words_by_stream()
+            for stream, stream_words, is_open in zip(ids, words, ring.unfinished(), strict=True):
+                starts = eligible_windows(stream_words, window, unfinished=bool(is_open)).starts
+                found.update(stream[starts].tolist())
+        return found
 
     def update(self, num: int) -> None:
         keys = self.rng.integers(max(0, self.next_id - self.buffer.capacity - 3), self.next_id + 2, num)
@@ -96,16 +121,10 @@ class Pair:
 
     def check(self, window: Window | None) -> None:
         """What the buffer draws by is what the model says: ids, masses, their sum and the new frames' priority."""
+        self.kinds.add(window)
         ring = self.buffer._ring
         index = self.buffer._sampler(window)._starts._index
-        kind = window or Window(1)
-        ids = ring.ids_by_stream()
-        words = ring.joined_words(ids) if kind.boundaries == "ignore" else ring.words_by_stream()
-        eligible = [
-            stream[eligible_windows(stream_words, kind, unfinished=bool(is_open)).starts]
-            for stream, stream_words, is_open in zip(ids, words, ring.unfinished(), strict=True)
-        ]
-        expected = {int(id): self.priorities[int(id)] for id in np.concatenate(eligible)}
+        expected = {id: self.priorities[id] for id in self.eligible([window])}
         rows = {ring.rows(np.array(id)).item(): value for id, value in expected.items()}
         assert index.holds(np.arange(ring.capacity)).nonzero()[0].tolist() == sorted(rows)
         assert {row: float(index.masses(np.array([row]))[0]) for row in rows} == rows
