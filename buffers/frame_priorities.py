@@ -41,7 +41,9 @@ class FramePriorities:
         if isinstance(initial, str) and initial not in ("max", "ever"):
             raise ValueError(f"initial must be 'max', 'ever' or a priority of at least 0, got {initial!r}.")
         self._fixed = None if isinstance(initial, str) else np.float32(self.prepare(check_exponent("initial", initial)))
-        self._tree = MaximumTree(ring.capacity, 0.0) if initial == "max" else None
+        self._is_max = initial == "max"
+        # Before the first kind of window is drawn; then the kinds tell what is the largest.
+        self._tree = MaximumTree(ring.capacity, 0.0) if self._is_max else None
         # By row, as `prepare` gives them.
         self._values = np.zeros(ring.capacity, np.float32) if self._tree is None else self._tree.leaves
         self._largest_ever = 0.0
@@ -53,6 +55,7 @@ class FramePriorities:
         """From now on these starts are drawn by the priorities of their frames."""
         starts.start_again(self._values)
         self._kinds.append(starts)
+        self._tree = None
 
     def prepare(self, priorities: Any) -> Array:
         """Masses of raw priorities that are finite and at least 0: float32, their shape.
@@ -122,13 +125,11 @@ class FramePriorities:
         ring = self._ring
         held = np.zeros(ring.capacity, bool)
         held[ring.rows(np.arange(ring.tail, ring.published))] = True
+        self._values[~held] = 0
         if self._tree is not None:
-            kept = np.where(held, self._values, np.float32(0))
+            slots, kept = np.flatnonzero(held), self._values[held]
             self._tree.clear()
-            slots = np.flatnonzero(held)
-            self._tree.set(slots, kept[slots])
-        else:
-            self._values[~held] = 0
+            self._tree.set(slots, kept)
         if not ring.num_frames:
             self._largest_ever = 0.0
         for kind in self._kinds:
@@ -150,9 +151,17 @@ class FramePriorities:
     def _initial_value(self) -> np.float32:
         if self._fixed is not None:
             return self._fixed
-        if self._tree is None:
+        if not self._is_max:
             return np.float32(self._largest_ever or _FIRST_PRIORITY)
+        if self._tree is not None:
+            return np.float32(self._tree.maximum or _FIRST_PRIORITY)
         # Of what can be drawn: the priority of a frame that starts no window is never set, and would stay the largest.
-        largest = max((kind.largest for kind in self._kinds), default=0.0) or self._tree.maximum
+        largest = max(kind.largest for kind in self._kinds) or self._largest_held()
         # Where every priority is 0 it gets that of a first frame: with 0 it could never be drawn once another is not.
         return np.float32(largest or _FIRST_PRIORITY)
+
+    def _largest_held(self) -> float:
+        """Looks at all frames: asked where none can be drawn, as in the first steps of long windows."""
+        ring = self._ring
+        oldest = max(ring.tail, ring.published + ring.batch_size - ring.capacity)
+        return float(self._values[ring.rows(np.arange(oldest, ring.published))].max(initial=0))

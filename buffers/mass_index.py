@@ -18,9 +18,9 @@ from .ring_starts import uncompiled
 
 NO_SLOT = -1
 
-# Uniform numbers for a draw: less than one on average.
-_UNIFORMS_PER_DRAW = 1
-_EXTRA_UNIFORMS = 32
+# Uniform numbers for a draw: one on average at worst, so that these are as good as always enough.
+_UNIFORMS_PER_DRAW = 2
+_EXTRA_UNIFORMS = 64
 
 # In a graph candidates are drawn ahead by this factor and this many more.
 _OVERSAMPLING = 1.1
@@ -66,7 +66,7 @@ class MassIndex:
         self._bits = self._masses.array.view(np.int32)
         self._arrays = (self._order.array, self._position, self._bits, self._heads, self._sums)
         self._least = MaximumTree(num_slots, -np.inf) if tracks_least else None
-        self._largest = MaximumTree(num_slots, 0.0) if tracks_largest else None
+        self._largest = MaximumTree(num_slots, 0.0, self._masses.array) if tracks_largest else None
 
     def __len__(self) -> int:
         """Slots that have a mass, 0 included."""
@@ -109,20 +109,21 @@ class MassIndex:
 
     def set(self, slots: Array, masses: Array) -> None:
         """Gives these slots `[n]` these masses, float32 `[n]`: 0 or at least `LEAST_MASS`, finite."""
-        self._kernels.set_masses(slots, masses.view(np.int32), *self._arrays)
-        self._tell_extremes(slots, masses)
+        befores = np.empty(len(slots), np.float32)
+        self._kernels.set_masses(slots, masses.view(np.int32), befores.view(np.int32), *self._arrays)
+        self._tell_extremes(slots, befores, masses)
 
     def change(self, slots: Array, masses: Array) -> None:
         """The same, but slots that have no mass stay without. Of a slot given twice the last counts."""
-        self._kernels.change_masses(slots, masses.view(np.int32), *self._arrays)
-        if self._least is not None or self._largest is not None:
-            held = self.holds(slots)
-            self._tell_extremes(slots[held], masses[held])
+        befores = np.empty(len(slots), np.float32)
+        self._kernels.change_masses(slots, masses.view(np.int32), befores.view(np.int32), *self._arrays)
+        self._tell_extremes(slots, befores, masses)
 
     def discard(self, slots: Array) -> None:
         """Takes the masses of these slots away; slots without one stay so."""
-        self._kernels.discard(slots, *self._arrays)
-        self._tell_extremes(slots, np.zeros(len(slots), np.float32))
+        befores = np.empty(len(slots), np.float32)
+        self._kernels.discard(slots, befores.view(np.int32), *self._arrays)
+        self._tell_extremes(slots, befores, np.zeros(len(slots), np.float32))
 
     def clear(self) -> None:
         """No slot has a mass."""
@@ -149,11 +150,11 @@ class MassIndex:
             # A point of 1 would be beyond the last slot.
             np.minimum(points, np.nextafter(1.0, 0.0), out=points)
         slots, chances = np.empty(num, np.int64), np.empty(num)
-        done = 0
-        while done < num:
-            done = self._kernels.draw(
+        enough = False
+        while not enough:
+            enough = self._kernels.draw(
                 points,
-                rng.random(_UNIFORMS_PER_DRAW * (num - done) + _EXTRA_UNIFORMS),
+                rng.random(_UNIFORMS_PER_DRAW * num + _EXTRA_UNIFORMS),
                 self._order.array,
                 self._masses.array,
                 self._heads,
@@ -161,7 +162,6 @@ class MassIndex:
                 self._kernels.CLASS_SCALE,
                 slots,
                 chances,
-                done,
             )
         return slots, chances
 
@@ -290,11 +290,14 @@ class MassIndex:
                 masses = tf.cast(tf.gather(self._masses.in_graph(), slots), tf.float64)
         return slots, masses, (places - members) * bound
 
-    def _tell_extremes(self, slots: Array, masses: Array) -> None:
+    def _tell_extremes(self, slots: Array, befores: Array, masses: Array) -> None:
+        """Brings the trees up to date; `befores` is NaN (as the bits of -1 are) where no mass was changed."""
         if self._largest is not None:
-            self._largest.set(slots, masses)
+            self._largest.update(slots, befores, masses)
         if self._least is not None:
-            self._least.set(slots, np.where(masses > 0, -masses, np.float32(-np.inf)))
+            changed = ~np.isnan(befores)
+            lost = np.float32(-np.inf)
+            self._least.set(slots[changed], np.where(masses[changed] > 0, -masses[changed], lost))
 
 
 class MaximumTree:
@@ -303,6 +306,8 @@ class MaximumTree:
     Args:
       num_slots: how many numbers there are.
       empty: what they are at first, and after `clear`.
+      leaves: float32 `[num_slots]`, all `empty`, that somebody else sets and clears and tells of by `update`; None: the
+        tree has its own, for `set`.
 
     >>> tree = MaximumTree(1000, 0.0)
     >>> tree.set(np.array([3, 999]), np.array([2, 5], np.float32))
@@ -313,12 +318,12 @@ class MaximumTree:
     2.0
     """
 
-    def __init__(self, num_slots: int, empty: float) -> None:
+    def __init__(self, num_slots: int, empty: float, leaves: Array | None = None) -> None:
         from . import priority_kernels
 
         self._kernels = priority_kernels
         self._empty = empty
-        self.leaves: Array = np.full(num_slots, empty, np.float32)
+        self.leaves: Array = np.full(num_slots, empty, np.float32) if leaves is None else leaves
         sizes: list[int] = []
         size = num_slots
         while size > 1 or not sizes:
@@ -335,7 +340,13 @@ class MaximumTree:
 
     def set(self, slots: Array, values: Array) -> None:
         """Sets these numbers, float32 `[n]`, one after the other."""
-        self._kernels.raise_maxima(slots, self.leaves, values, self._maxima.array, self._starts)
+        befores = np.empty(len(slots), np.float32)
+        self._kernels.set_leaves(slots, values, self.leaves, befores)
+        self.update(slots, befores, values)
+
+    def update(self, slots: Array, befores: Array, values: Array) -> None:
+        """These numbers were set one after the other: what each was before (NaN where it was not set), and is."""
+        self._kernels.raise_maxima(slots, befores, values, self.leaves, self._maxima.array, self._starts)
 
     def clear(self) -> None:
         """All numbers as at first."""

@@ -36,6 +36,9 @@ CLASS_SCALE[0] = 0.0
 # No mass of class `c` reaches this, and none but 0 is below its half.
 CLASS_BOUND = CLASS_SCALE * 2.0 ** (MANTISSA_BITS + 1)
 
+# No sum of what is read can be this: comparing with it keeps a compiler from leaving reads out.
+NOTHING_SEEN = -(2**63)
+
 # Children of a node of a tree of maxima: what lies on four cache lines.
 FANOUT = 64
 
@@ -91,10 +94,28 @@ def _move(slot: int, old: int, new: int, order: Array, position: Array, heads: A
 
 
 @compiled
+def _touch(slots: Array, order: Array, position: Array, bits: Array) -> int:
+    """Reads what is to be changed: here waits for memory go side by side, among changes one after the other."""
+    seen = 0
+    for i in range(len(slots)):
+        seen += position[slots[i]] + bits[slots[i]]
+    for i in range(len(slots)):
+        seen += order[position[slots[i]]]
+    return seen
+
+
+@compiled
 def set_masses(
-    slots: Array, new_bits: Array, order: Array, position: Array, bits: Array, heads: Array, sums: Array
+    slots: Array,
+    new_bits: Array,
+    old_bits: Array,
+    order: Array,
+    position: Array,
+    bits: Array,
+    heads: Array,
+    sums: Array,
 ) -> None:
-    """Gives these slots these masses, one after the other; slots without a mass get one."""
+    """Gives these slots these masses, one after the other, also those without one. Writes what they had before."""
     top = NUM_CLASSES - 1
     for i in range(len(slots)):
         slot = int(slots[i])
@@ -107,9 +128,11 @@ def set_masses(
             position[slot] = end
             heads[NUM_CLASSES] = end + 1
             old = top
+            old_bits[i] = 0
         else:
             before = int(bits[slot])
             old = before >> MANTISSA_BITS
+            old_bits[i] = before
             if old:
                 sums[old] -= (before & 0x7FFFFF) | 0x800000
         bits[slot] = after
@@ -120,14 +143,28 @@ def set_masses(
 
 @compiled
 def change_masses(
-    slots: Array, new_bits: Array, order: Array, position: Array, bits: Array, heads: Array, sums: Array
+    slots: Array,
+    new_bits: Array,
+    old_bits: Array,
+    order: Array,
+    position: Array,
+    bits: Array,
+    heads: Array,
+    sums: Array,
 ) -> None:
-    """Gives those of these slots that have a mass another one, in the order given; the others stay without."""
+    """Gives those of these slots that have a mass another one, in the order given; the others stay without.
+
+    Writes what they had before, -1 where that was nothing.
+    """
+    if len(slots) > 1 and _touch(slots, order, position, bits) == NOTHING_SEEN:
+        return
     for i in range(len(slots)):
         slot = int(slots[i])
         if position[slot] < 0:
+            old_bits[i] = -1
             continue
         before = int(bits[slot])
+        old_bits[i] = before
         after = int(new_bits[i])
         old = before >> MANTISSA_BITS
         new = after >> MANTISSA_BITS
@@ -141,13 +178,17 @@ def change_masses(
 
 
 @compiled
-def discard(slots: Array, order: Array, position: Array, bits: Array, heads: Array, sums: Array) -> None:
-    """Takes the masses of these slots away; slots without one stay so."""
+def discard(
+    slots: Array, old_bits: Array, order: Array, position: Array, bits: Array, heads: Array, sums: Array
+) -> None:
+    """Takes the masses of these slots away; slots without one stay so. Writes what they had before, -1 for nothing."""
     for i in range(len(slots)):
         slot = int(slots[i])
         if position[slot] < 0:
+            old_bits[i] = -1
             continue
         before = int(bits[slot])
+        old_bits[i] = before
         old = before >> MANTISSA_BITS
         if old:
             sums[old] -= (before & 0x7FFFFF) | 0x800000
@@ -174,9 +215,10 @@ def draw(
     scale: Array,
     slots: Array,
     chances: Array,
-    done: int,
-) -> int:
-    """Draws a slot for each of `points` from `done` on; returns how many are drawn when `uniforms` run out.
+) -> bool:
+    """Draws a slot for each of `points`; returns whether `uniforms` were enough.
+
+    Candidates are looked up all together, so that waits for memory go side by side, and those that were refused again.
 
     Args:
       points: in `[0, 1)`, `[n]`: where in the sum of all masses each draw falls; says its class.
@@ -188,8 +230,8 @@ def draw(
       scale: `CLASS_SCALE`.
       slots: int64 `[n]`, written.
       chances: float64 `[n]`, written.
-      done: how many are drawn already.
     """
+    num = len(points)
     total = 0.0
     lowest, highest = NUM_CLASSES, 0
     for c in range(1, NUM_CLASSES):
@@ -197,59 +239,75 @@ def draw(
             total += sums[c] * scale[c]
             lowest = min(lowest, c)
             highest = c
-    used = 0
     if total == 0.0:  # every mass is 0: all alike
         count = heads[1]
-        while done < len(points) and used < len(uniforms):
-            slots[done] = order[int(uniforms[used] * count)]
-            chances[done] = 1.0 / count
-            used += 1
-            done += 1
-        return done
-    while done < len(points):
-        rest = points[done] * total
+        for i in range(num):
+            slots[i] = order[int(points[i] * count)]
+            chances[i] = 1.0 / count
+        return True
+    classes, places = np.empty(num, np.int64), np.empty(num)
+    for i in range(num):
+        rest = points[i] * total
         # From the highest: it holds most of the mass.
         c = highest
         while c > lowest and rest >= sums[c] * scale[c]:
             rest -= sums[c] * scale[c]
             c -= 1
-        first = heads[c]
-        count = heads[c + 1] - first
-        bound = scale[c] * 16777216.0
+        classes[i] = c
         # Where the point falls in its class is the first candidate, so that strata hold within a class, too.
-        place = min(rest / (sums[c] * scale[c]), 0.9999999999999999) * count
-        while True:
-            member = int(place)
-            slot = order[first + member]
-            mass = masses[slot]
-            if (place - member) * bound < mass:
-                break
+        places[i] = min(rest / (sums[c] * scale[c]), 0.9999999999999999) * (heads[c + 1] - heads[c])
+    waiting = np.arange(num)
+    num_waiting, used = num, 0
+    while num_waiting:
+        for k in range(num_waiting):
+            i = waiting[k]
+            slots[i] = order[heads[classes[i]] + int(places[i])]
+        for k in range(num_waiting):
+            i = waiting[k]
+            chances[i] = masses[slots[i]]
+        num_refused = 0
+        for k in range(num_waiting):
+            i = waiting[k]
+            c = classes[i]
+            if (places[i] - int(places[i])) * (scale[c] * 16777216.0) < chances[i]:
+                chances[i] /= total
+                continue
             if used == len(uniforms):
-                return done
-            place = uniforms[used] * count
+                return False
+            places[i] = uniforms[used] * (heads[c + 1] - heads[c])
             used += 1
-        slots[done] = slot
-        chances[done] = mass / total
-        done += 1
-    return done
+            waiting[num_refused] = i
+            num_refused += 1
+        num_waiting = num_refused
+    return True
 
 
 @compiled
-def raise_maxima(slots: Array, leaves: Array, values: Array, maxima: Array, starts: Array) -> None:
-    """Sets leaves of a tree of maxima, one after the other.
+def set_leaves(slots: Array, values: Array, leaves: Array, befores: Array) -> None:
+    """Sets leaves, one after the other, and writes what they were before."""
+    for i in range(len(slots)):
+        befores[i] = leaves[slots[i]]
+        leaves[slots[i]] = values[i]
+
+
+@compiled
+def raise_maxima(slots: Array, befores: Array, values: Array, leaves: Array, maxima: Array, starts: Array) -> None:
+    """Brings a tree of maxima up to date, after leaves were set one after the other.
 
     Args:
-      slots: which leaves.
-      leaves: `[num_slots]`.
-      values: `[n]`.
+      slots: which leaves `[n]`, in the order in which they were set.
+      befores: what each was before it was set, `[n]`; NaN where nothing was set.
+      values: what each was set to, `[n]`.
+      leaves: `[num_slots]`, as they are now.
       maxima: the levels above the leaves, one behind the other, the last a single number.
       starts: where each level begins in `maxima`, and where the last one ends.
     """
     for i in range(len(slots)):
         node = int(slots[i])
-        before = leaves[node]
+        before = befores[i]
         value = values[i]
-        leaves[node] = value
+        if np.isnan(before):
+            continue
         # A node's children are `children[first_child + k]`, up to `num_children` of a level.
         children, first_child, num_children = leaves, 0, len(leaves)
         for level in range(len(starts) - 1):
@@ -271,15 +329,18 @@ def raise_maxima(slots: Array, leaves: Array, values: Array, maxima: Array, star
 
 def _compile_all() -> None:
     """Calls each loop once, so that no add or draw has to wait while it is compiled."""
-    slots, bits = np.zeros(1, np.int64), np.ones(1, np.float32).view(np.int32)
+    slots, bits, ones = np.zeros(1, np.int64), np.ones(1, np.float32).view(np.int32), np.ones(1, np.float32)
     heads, sums = np.zeros(NUM_CLASSES + 1, np.int64), np.zeros(NUM_CLASSES, np.int64)
     arrays = np.zeros(1, np.int32), np.full(1, -1, np.int32), np.zeros(1, np.int32), heads, sums
-    set_masses(slots, bits, *arrays)
-    change_masses(slots, bits, *arrays)
-    uniforms, masses = np.full(64, 0.25), arrays[2].view(np.float32)
-    draw(uniforms[:1], uniforms, arrays[0], masses, heads, sums, CLASS_SCALE, slots, np.zeros(1), 0)
-    discard(slots, *arrays)
-    raise_maxima(slots, np.zeros(1, np.float32), np.ones(1, np.float32), np.zeros(1, np.float32), np.array([0, 1]))
+    old_bits = np.zeros(1, np.int32)
+    set_masses(slots, bits, old_bits, *arrays)
+    change_masses(slots, bits, old_bits, *arrays)
+    masses = arrays[2].view(np.float32)
+    draw(np.zeros(1), np.zeros(1), arrays[0], masses, heads, sums, CLASS_SCALE, slots, np.zeros(1))
+    discard(slots, old_bits, *arrays)
+    leaves, maxima, befores = np.zeros(1, np.float32), np.zeros(1, np.float32), np.zeros(1, np.float32)
+    set_leaves(slots, ones, leaves, befores)
+    raise_maxima(slots, befores, ones, leaves, maxima, np.array([0, 1]))
 
 
 _compile_all()

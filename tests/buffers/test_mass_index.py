@@ -34,7 +34,7 @@ changes = st.lists(
 def kernels(request, monkeypatch):
     """The kernels as numba compiles them, and as Python runs them where numba is missing."""
     if request.param == "plain":
-        for name in ("_move", "set_masses", "change_masses", "discard", "draw", "raise_maxima"):
+        for name in ("_move", "set_masses", "change_masses", "discard", "draw", "set_leaves", "raise_maxima"):
             monkeypatch.setattr(priority_kernels, name, getattr(priority_kernels, name).py_func)
 
 
