@@ -17,6 +17,10 @@ Initial = Literal["max", "ever"] | float
 # What the first frame gets: there is no largest priority yet.
 _FIRST_PRIORITY = 1.0
 
+_FEW = 4
+# Priorities in between have powers up to the third that are float32.
+_USUAL = (1e-9, 1e9)
+
 
 class FramePriorities:
     """Keeps `p^alpha` of each frame held (float32), and tells the kinds of windows that are drawn by it.
@@ -64,6 +68,10 @@ class FramePriorities:
           ValueError: a mass would be beyond what float32 holds; the message names the position.
         """
         given = np.asarray(priorities, np.float64)
+        alpha = self._alpha
+        if given.size <= _FEW and alpha <= 3.0 and all(_USUAL[0] < value < _USUAL[1] for value in given.flat):
+            # So few numbers are quicker one by one: what every add of a frame with a priority pays.
+            return np.array([value**alpha for value in given.flat], np.float32).reshape(given.shape)
         masses = given**self._alpha if self._alpha else (given > 0).astype(np.float64)
         if masses.size and not LEAST_MASS <= masses.min() <= masses.max() <= LARGEST_MASS:
             self._check_range(given, masses)

@@ -13,7 +13,7 @@ from .base import BufferInfo, Items, check_count
 from .episode_ends import FinalFrame
 from .frame_priorities import FramePriorities, Initial
 from .mass_index import MassIndex
-from .memory import copy_to_tensor
+from .memory import adopt, aligned_empty, copy_to_tensor
 from .nests import Array, Nest
 from .priorities import DEFAULT_EPS, WeightNorm, check_exponent, check_weight_norm
 from .prioritized_starts import PrioritizedStarts
@@ -25,6 +25,8 @@ from .ring_sampler import Drawn
 from .stats import BufferStats
 from .weighing import ImportanceWeigher
 from .windows import Window, resolve_window
+
+_FLOAT32 = np.dtype(np.float32)
 
 
 class TFPrioritizedReplayBuffer(RingReplayBuffer):
@@ -296,11 +298,16 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
 
     def _sample_info(self, drawn: Drawn, batch: int | None, window: Window | None) -> BufferInfo:
         assert drawn.chances is not None  # made by PrioritizedStarts
-        weights = copy_to_tensor(self._weigher.weigh(drawn, alone=batch is None))
-        keys = copy_to_tensor(drawn.keys)
+        num = len(drawn.keys)
+        arrays = aligned_empty([(num,)] * 3, [drawn.keys.dtype, _FLOAT32, _FLOAT32])
+        for array, values in zip(
+            arrays, (drawn.keys, drawn.chances, self._weigher.weigh(drawn, alone=batch is None)), strict=True
+        ):
+            array[...] = values
+        keys, chances, weights = (adopt(array) for array in arrays)
         ids = keys if window is None else copy_to_tensor(drawn.ids)
         mask = self._all_real(ids.shape) if drawn.mask is None else tf.constant(drawn.mask)
-        return BufferInfo(ids, copy_to_tensor(drawn.chances.astype(np.float32)), keys, weights, mask)
+        return BufferInfo(ids, chances, keys, weights, mask)
 
     def _all_real(self, shape: tf.TensorShape) -> tf.Tensor:
         """A mask without padding, made once while the sizes stay the same."""
