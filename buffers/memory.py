@@ -21,7 +21,7 @@ import tensorflow as tf
 from .nests import Array
 
 ALIGNMENT = 64
-_HUGE_PAGES_FROM = 64 * 2**20
+_HUGE_PAGES_FROM = 2 * 2**20
 _WARN_SHARE = 0.2
 
 _logger = logging.getLogger(__name__)
