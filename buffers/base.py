@@ -42,9 +42,14 @@ class EmptyBufferError(ValueError, tf.errors.InvalidArgumentError):
 class WaitTimeoutError(EmptyBufferError):
     """A served buffer waited, told what for, and its timeout ran out.
 
+    Attributes:
+      num_written: frames of each stream that the `add_batch` or `add_sequence` has written; None in other calls.
+
     >>> issubclass(WaitTimeoutError, EmptyBufferError)
     True
     """
+
+    num_written: int | None = None
 
 
 class BufferInfo(NamedTuple):

@@ -405,8 +405,8 @@ def _check_table(link: ServerLink, name: str) -> ItemKind:
     Raises:
       ValueError: a group cannot write it, or there is none.
     """
-    if name not in link.table_names:
-        raise ValueError(f"there is no table {name!r} at {link.address}; it has {', '.join(link.table_names)}.")
+    if name not in link.own_table_names:
+        raise ValueError(f"there is no table {name!r} at {link.address}; it has {', '.join(link.own_table_names)}.")
     about = packed_signature(link.tables()[name].signature, name)
     if about is None:
         raise ValueError(

@@ -11,18 +11,22 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from .base import WaitTimeoutError
 from .reverb_import import load_reverb
+from .reverb_layout import packed_signature
 from .reverb_limits import limiter_state
+from .tables import MAX_SUFFIX, MIN_SUFFIX, SCAN_SUFFIX
 
 _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _POLL_SECONDS = 0.02
 _END_SECONDS = 3.0
+# A call looks this often whether its buffer was closed.
+_CALL_SLICE_SECONDS = 0.25
 FIRST_LINE_SECONDS = 1.0
 CLOSED = "this buffer is closed; build a new one."
 
@@ -43,6 +47,7 @@ class ServerLink:
     Raises:
       WaitTimeoutError: the server does not answer within `timeout_s`.
       ValueError: it has no such table; the message names those that it has.
+      ValueError: the table is one that a `TableConfig` keeps beside its own; the message names the other.
     """
 
     def __init__(self, address: str, table: str, *, timeout_s: float, log_interval_s: float) -> None:
@@ -56,10 +61,18 @@ class ServerLink:
         self._num_in_python = 0
         self._nobody_in_python = threading.Condition()
         tables = self.tables()
+        owners = _owners_of_tables_beside(tables)
         if table not in tables:
-            raise ValueError(f"there is no table {table!r} at {address}; it has {', '.join(sorted(tables)) or 'none'}.")
+            own = ", ".join(sorted(tables.keys() - owners.keys())) or "none"
+            raise ValueError(f"there is no table {table!r} at {address}; it has {own}.")
+        if table in owners:
+            raise ValueError(
+                f"table {table!r} at {address} is kept beside table {owners[table]!r}, to read it in order or to know "
+                f"its priorities, and is not to be opened: open {owners[table]!r}."
+            )
         self.first_info = tables[table]
         self.table_names = tuple(sorted(tables))
+        self.own_table_names = tuple(sorted(tables.keys() - owners.keys()))
 
     def tables(self) -> dict[str, Any]:
         """Every table's `TableInfo`, by name.
@@ -106,6 +119,7 @@ class ServerLink:
 
         Raises:
           WaitTimeoutError: it takes longer. It may still be carried out later.
+          ValueError: `end_waits` was called meanwhile.
         """
         done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
         try:
@@ -116,8 +130,9 @@ class ServerLink:
         watch = Watch(self, self.timeout_s + extra_s)
         while True:
             try:
-                result, error = done.get(timeout=min(self.log_interval_s, FIRST_LINE_SECONDS, watch.remaining()))
+                result, error = done.get(timeout=min(self.log_interval_s, _CALL_SLICE_SECONDS, watch.remaining()))
             except queue.Empty:
+                self._raise_if_ended()
                 watch.tell_or_raise(
                     f"server {self.address} does not answer; waiting for {what} of table {self.table!r}"
                 )
@@ -203,6 +218,25 @@ class Watch:
             self._next_line = now + self._interval_s
         if now - self._start >= self._timeout_s:
             raise WaitTimeoutError(f"{what}; gave up after {self._timeout_s:g} s{more}.")
+
+
+def _owners_of_tables_beside(tables: Mapping[str, Any]) -> dict[str, str]:
+    """By the names of tables that a `TableConfig` keeps beside its own, the names of their own."""
+    owners = {}
+    for name in tables:
+        for suffix in (SCAN_SUFFIX, MAX_SUFFIX, MIN_SUFFIX):
+            owner = name.removesuffix(suffix)
+            if owner == name or owner not in tables:
+                continue
+            try:
+                about = packed_signature(tables[owner].signature, owner)
+            except ValueError:  # of another version of this package: refused when it is opened itself
+                continue
+            told = {} if about is None else about.get("table", {})
+            mirrors = (told.get("max_mirror"), told.get("min_mirror"))
+            if about is not None and (suffix == SCAN_SUFFIX or name in mirrors):
+                owners[name] = owner
+    return owners
 
 
 def _start_worker(idle: list[_Calls]) -> _Calls:

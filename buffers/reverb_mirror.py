@@ -51,21 +51,25 @@ class PriorityMirrors:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def add(self, frame_id: int, priority: float) -> None:
+    def add(self, frame_id: int, priority: float, *, may_wait: bool = True) -> None:
         """An item will be in the table.
 
+        Args:
+          frame_id: of its drawn frame.
+          priority: its raw priority.
+          may_wait: wait first where too many are not confirmed.
+
         Raises:
-          WaitTimeoutError: too many wait, and the server does not confirm them within the link's timeout.
+          WaitTimeoutError: the server does not confirm them within the link's timeout. The item is not added.
         """
+        if may_wait and len(self._waiting) > _MAX_WAITING:
+            self._wait_for(_MAX_WAITING // 2)
         with self._changed:
             self._waiting.append((frame_id, priority))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._send, name="replayfeed-mirror", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
-            is_full = len(self._waiting) > _MAX_WAITING
-        if is_full:
-            self._wait_for(_MAX_WAITING // 2)
 
     def flush(self) -> None:
         """Returns when the server has confirmed every item.

@@ -60,12 +60,20 @@ class GreatestPriority:
         self._until = 0.0
         self._value = FIRST_PRIORITY
 
-    def __call__(self) -> float:
-        """The greatest priority, as far as it is known."""
-        if self._num_items >= self._max_items or time.monotonic() >= self._until:
-            self._num_items, self._until = 0, time.monotonic() + _READ_EVERY_SECONDS
+    def __call__(self, may_wait: bool = True) -> float:
+        """The greatest priority, as far as it is known.
+
+        Args:
+          may_wait: read it where that is due; without, the last reading holds.
+
+        Raises:
+          WaitTimeoutError: the server does not answer within the link's timeout. The next call reads.
+        """
+        now = time.monotonic()
+        if may_wait and (self._num_items >= self._max_items or now >= self._until):
             # In small tables what is on its way may push the greatest one out.
-            self._value = self._mirrors.greatest(exact=self._max_items == 1) or FIRST_PRIORITY
+            value = self._mirrors.greatest(exact=self._max_items == 1) or FIRST_PRIORITY
+            self._num_items, self._until, self._value = 0, now + _READ_EVERY_SECONDS, value
         self._num_items += 1
         return self._value
 
@@ -110,21 +118,22 @@ class TablePriorities:
         self._least_until = 0.0
 
     @property
-    def new_priority(self) -> Callable[[], float] | None:
-        """The raw priority of an item that was given none; None: 1."""
+    def new_priority(self) -> Callable[[bool], float] | None:
+        """The raw priority of an item that was given none, told whether it may wait; None: 1."""
         if self._greatest is not None:
             return self._greatest
         initial = self._table.initial
         if initial == "random":
-            return random_priorities()
+            draw = random_priorities()
+            return lambda may_wait: draw()
         if initial == FIRST_PRIORITY or isinstance(initial, str):
             return None
         value = float(initial)
-        return lambda: value
+        return lambda may_wait: value
 
     @property
-    def on_item(self) -> Callable[[int, float], None] | None:
-        """To be told of each item that is written; None: need not."""
+    def on_item(self) -> Callable[[int, float, bool], None] | None:
+        """To be told of each item that is written, and whether it may wait; None: need not."""
         return None if self._mirrors is None else self._write
 
     @property
@@ -328,9 +337,9 @@ class TablePriorities:
             if memory is not None:
                 memory.trim()
 
-    def _write(self, frame_id: int, priority: float) -> None:
+    def _write(self, frame_id: int, priority: float, may_wait: bool) -> None:
         assert self._mirrors is not None
-        self._mirrors.add(frame_id, priority)
+        self._mirrors.add(frame_id, priority, may_wait=may_wait)
         if self._greatest is not None:
             self._greatest.count(priority)
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .base import WaitTimeoutError
 from .episode_ends import EpisodeMarks, EpisodeRule
 from .nests import Array
 from .priorities import check_priorities
@@ -117,8 +118,7 @@ class StreamWriter:
         with self._lock:
             self._rule.forget_loose_flags()
             if self._writer is not None:
-                for stream in range(self._batch_size) if b is None else (b,):
-                    self._writer.end_stream(stream)
+                self._writer.end_streams(range(self._batch_size) if b is None else (b,))
 
     def flush(self) -> None:
         """Returns when the server has confirmed all that was added."""
@@ -198,13 +198,14 @@ class StreamWriter:
             writer, self._writer = self._writer, None
             if writer is not None:
                 try:
-                    if writer.has_open_tails:
-                        for b in range(self._batch_size):
-                            writer.end_stream(b)
-                    if to_the_end:
-                        writer.flush()
-                    else:
-                        writer.flush_for_a_read()
+                    try:
+                        if writer.has_open_tails:
+                            writer.end_streams(range(self._batch_size))
+                    finally:
+                        if to_the_end:
+                            writer.flush()
+                        else:
+                            writer.flush_for_a_read()
                 finally:
                     writer.close()
 
@@ -273,34 +274,69 @@ class StreamWriter:
 
         Raises:
           ValueError: marks or priorities do not fit, or an episode would be too long. Nothing is written.
-          WaitTimeoutError: too much is pending; the frame is written all the same.
+          WaitTimeoutError: too much is pending, or the greatest priority is not told; the frame is written all the
+            same.
         """
         self._check_own("add_batch")
-        marks = self._rule.marks(leaves, end_of_episode)
-        checked = self._check_priorities(priorities, (self._batch_size,))
-        with self._lock:
-            writer = self._open_writer()
-            begins, ends = (None if flags is None else flags[:, None] for flags in marks[:2])
-            writer.check_room(begins, ends, 1)
-            return self._write(writer, leaves, marks, checked)
+        num_written = 0
+        try:
+            marks = self._rule.marks(leaves, end_of_episode)
+            checked = self._check_priorities(priorities, (self._batch_size,))
+            with self._lock:
+                writer = self._open_writer()
+                begins, ends = (None if flags is None else flags[:, None] for flags in marks[:2])
+                writer.check_room(begins, ends, 1)
+                ids = self._write(writer, leaves, marks, checked)
+                num_written = 1
+                writer.raise_late()
+        except WaitTimeoutError as error:
+            error.num_written = num_written
+            raise
+        except BaseException as error:
+            self._cut_if_interrupted(error, num_written, 1)
+            raise
+        return ids
 
     def add_steps(self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any) -> Array:
-        """`T` frames a stream, leaves `[B, T, ...]`; ids int64 `[B, T]`. As `add_step`, in every other respect."""
+        """`T` frames a stream, leaves `[B, T, ...]`; ids int64 `[B, T]`. As `add_step`, in every other respect.
+
+        Raises:
+          ValueError: as `add_step`.
+          WaitTimeoutError: as `add_step`; its `num_written` frames of each stream are written, and the caller can go on
+            with the rest.
+        """
         self._check_own("add_sequence")
-        shape = (self._batch_size, num_steps)
-        checked = self._check_priorities(priorities, shape)
-        if num_steps == 0:
-            return np.zeros(shape, np.int64)
-        marks = self._rule.marks(leaves, end_of_episode)
-        ids = np.empty(shape, np.int64)
-        with self._lock:
-            writer = self._open_writer()
-            writer.check_room(marks.begins, marks.ends, num_steps)
-            for t in range(num_steps):
-                step = EpisodeMarks(*(None if flags is None else flags[:, t] for flags in marks))
-                now = [None if given is None else given[:, t] for given in checked]
-                ids[:, t] = self._write(writer, [leaf[:, t] for leaf in leaves], step, now)
+        num_written = 0
+        try:
+            shape = (self._batch_size, num_steps)
+            checked = self._check_priorities(priorities, shape)
+            if num_steps == 0:
+                return np.zeros(shape, np.int64)
+            marks = self._rule.marks(leaves, end_of_episode)
+            ids = np.empty(shape, np.int64)
+            with self._lock:
+                writer = self._open_writer()
+                writer.check_room(marks.begins, marks.ends, num_steps)
+                for t in range(num_steps):
+                    step = EpisodeMarks(*(None if flags is None else flags[:, t] for flags in marks))
+                    now = [None if given is None else given[:, t] for given in checked]
+                    ids[:, t] = self._write(writer, [leaf[:, t] for leaf in leaves], step, now)
+                    num_written = t + 1
+                    writer.raise_late()
+        except WaitTimeoutError as error:
+            raise _told(error, num_written, num_steps) from error
+        except BaseException as error:
+            self._cut_if_interrupted(error, num_written, num_steps)
+            raise
         return ids
+
+    def _cut_if_interrupted(self, error: BaseException, num_written: int, num_steps: int) -> None:
+        """Sees to it that the next frame does not follow one that it does not follow: some may be missing between.
+
+        What is refused before anything was written leaves streams as they were.
+        """
+        if self._writer is not None and num_written < num_steps and (num_written or not isinstance(error, Exception)):
+            self._writer.cut_before_next_frame()
 
     def _check_priorities(self, priorities: Any, shape: tuple[int, ...]) -> list[Array | None]:
         """For each table its priorities, or None."""
@@ -354,3 +390,17 @@ class StreamWriter:
         ids = writer.claim_ids(marks)
         writer.write(self._layout.pack(leaves, ids, marks.final), marks, priorities)
         return ids if self._layout.has_ids else np.full_like(ids, NO_ID)
+
+
+def _told(error: WaitTimeoutError, num_written: int, num_steps: int) -> WaitTimeoutError:
+    """The error of an `add_sequence`, with how much is written."""
+    if num_written == num_steps:
+        what = f"All {num_steps} frames of each stream are written."
+    else:
+        what = (
+            f"{num_written} of {num_steps} frames of each stream are written: go on with the frames from "
+            f"{num_written} on (the error's num_written), or call end_stream()."
+        )
+    told = WaitTimeoutError(f"{error} {what}")
+    told.num_written = num_written
+    return told

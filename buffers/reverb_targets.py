@@ -10,7 +10,7 @@ import collections
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from .nests import Array
 from .reverb_cutter import NO_ITEM, make_cutter
@@ -22,6 +22,8 @@ _logger = logging.getLogger(__name__)
 # table, priority, references to frames by column, and of each column that it keeps its time axis
 CreateItem = Callable[[str, float, list[list[Any]], list[bool]], None]
 
+_T = TypeVar("_T")
+
 
 @dataclasses.dataclass(frozen=True)
 class ItemTarget:
@@ -32,9 +34,11 @@ class ItemTarget:
       kind: what an item is.
       capacity: items that it holds.
       scan_table: one that holds the same items with priority 1, or None: scans tell visited items by priority.
-      new_priority: the raw priority of an item that was given none; None: 1.
-      on_item: told the id of each item's drawn frame and its raw priority, before the item is made. (Reverb gives one
-        item another key in each table, so that a table which follows it has to be filled in another way.)
+      new_priority: the raw priority of an item that was given none; None: 1. It is told whether it may wait for the
+        server; where not it answers by what it knows.
+      on_item: told the id of each item's drawn frame, its raw priority, and whether it may wait for the server, before
+        the item is made. (Reverb gives one item another key in each table, so that a table which follows it has to be
+        filled in another way.) What raised while it waited is called once more, not to wait.
       columns: which of the writer's columns its items have, in order; None: all.
     """
 
@@ -42,8 +46,8 @@ class ItemTarget:
     kind: ItemKind
     capacity: int
     scan_table: str | None = None
-    new_priority: Callable[[], float] | None = None
-    on_item: Callable[[int, float], None] | None = None
+    new_priority: Callable[[bool], float] | None = None
+    on_item: Callable[[int, float, bool], None] | None = None
     columns: tuple[int, ...] | None = None
 
     @property
@@ -62,14 +66,24 @@ class TableItems:
       num_columns: columns of a frame.
       next_ids: int64 `[B]`, ids that the writer's streams have not given to a frame yet; the writer's own, not a copy.
       create: inserts an item into a table.
+      late: where to put what waits raise, so that no item is left out for it; while something is there nothing waits.
+        The writer's own, not a copy.
     """
 
-    def __init__(self, target: ItemTarget, num_columns: int, next_ids: Array, create: CreateItem) -> None:
+    def __init__(
+        self,
+        target: ItemTarget,
+        num_columns: int,
+        next_ids: Array,
+        create: CreateItem,
+        late: list[BaseException] | None = None,
+    ) -> None:
         self.target = target
         self._kind = target.kind
         self._cutter = make_cutter(target.kind)
         self._create = create
         self._next_ids = next_ids
+        self._late = [] if late is None else late
         batch_size = len(next_ids)
         self._columns = None if target.columns in (None, tuple(range(num_columns))) else target.columns
         self._num_columns = num_columns if self._columns is None else len(self._columns)
@@ -243,7 +257,7 @@ class TableItems:
         priority = self._priorities[b][drawn]
         if priority is None:
             new_priority = self.target.new_priority
-            priority = 1.0 if new_priority is None else new_priority()
+            priority = 1.0 if new_priority is None else self._wait_or_not(new_priority)
         if isinstance(self._kind, Window):
             first, num_after = drawn - self._kind.burn_in, num_held - drawn
             if first or num_after < self._kind.num_steps:
@@ -255,12 +269,23 @@ class TableItems:
         else:
             self.newest_lengths.append(num_held)
             self.num_item_frames += num_held
-        if self.target.on_item is not None:
-            self.target.on_item(int(self._next_ids[b]) - self._num_steps[b] + start, priority)
+        on_item = self.target.on_item
+        if on_item is not None:
+            frame_id, raw = int(self._next_ids[b]) - self._num_steps[b] + start, priority
+            self._wait_or_not(lambda may_wait: on_item(frame_id, raw, may_wait))
         self._create(self.target.table, priority, refs, self._squeezed)
         if self.target.scan_table is not None:
             self._create(self.target.scan_table, 1.0, refs, self._squeezed)
         self.num_items += 1
+
+    def _wait_or_not(self, ask: Callable[[bool], _T]) -> _T:
+        """`ask(True)`; where that raises, which is kept, or something was late before, `ask(False)`."""
+        if not self._late:
+            try:
+                return ask(True)
+            except BaseException as error:  # an interrupt too: the writer raises it when all streams have their frame
+                self._late.append(error)
+        return ask(False)
 
     def _tell_short(self, num_steps: int) -> None:
         kind = self._kind

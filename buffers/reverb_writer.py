@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from .base import WaitTimeoutError
 from .episode_ends import EpisodeMarks
 from .nests import Array
 from .reverb_columns import SharedColumns
@@ -18,6 +18,8 @@ from .reverb_layout import Layout
 from .reverb_limits import limiter_state
 from .reverb_link import FIRST_LINE_SECONDS, ServerLink, Watch
 from .reverb_targets import ItemTarget, TableItems
+
+_logger = logging.getLogger(__name__)
 
 # A frame's id is [stream: 34 bits][count: 28 bits]; the stream part is drawn anew for each writer.
 _COUNT_BITS = 28
@@ -44,6 +46,10 @@ class ItemWriter:
 
     Ids of one stream count up by one inside an episode and skip a number where an episode is cut:
     two frames follow each other in one episode if and only if their ids do.
+
+    No wait leaves a step half written: what waits raise, an interrupt too, is kept until every stream has its frame and
+    every table its items, and `raise_late` raises it. What interrupts between the waits cuts all streams: their
+    next frames begin episodes.
 
     Padding costs nothing: a few frames of it are sent once, in columns of their own, and every item refers to them.
 
@@ -79,9 +85,16 @@ class ItemWriter:
         self._max_pending = max_pending_items
         self._unconfirmed = 0
         self.is_held_back = False
+        # What waits of the present call raised; nothing waits any more while something is there.
+        self._late: list[BaseException] = []
+        # A step, or an end, was begun and is not done; and whether the next frame may not follow the newest one.
+        self._is_torn = False
+        self._is_cut_asked = False
         self._has_frames = [False] * batch_size
         self._next_ids = np.zeros(batch_size, np.int64)
-        self.items = tuple(TableItems(target, num_columns, self._next_ids, self._create) for target in targets)
+        self.items = tuple(
+            TableItems(target, num_columns, self._next_ids, self._create, self._late) for target in targets
+        )
         num_kept = max(items.num_kept for items in self.items)
         self._episodes = tuple(items for items in self.items if isinstance(items.target.kind, WholeEpisodes))
         options = pybind.ConstantChunkerOptions(
@@ -121,9 +134,10 @@ class ItemWriter:
 
     def claim_ids(self, marks: EpisodeMarks) -> Array:
         """Ids int64 `[B]` of the next step, which `write` must follow with."""
+        self._begin()
         if marks.begins is not None:
             for b in np.nonzero(marks.begins)[0]:
-                self.end_stream(int(b))
+                self._end(int(b))
         for items in self._episodes:
             for b in range(self._batch_size):
                 if items.make_room(b):
@@ -132,6 +146,8 @@ class ItemWriter:
 
     def write(self, columns: Sequence[Array], marks: EpisodeMarks, priorities: Sequence[Array | None]) -> None:
         """Appends one step of every stream, columns `[B, ...]`, and creates the items that it completes.
+
+        `raise_late` must follow, when the caller has noted that the step is written.
 
         Args:
           columns: of the step.
@@ -143,7 +159,6 @@ class ItemWriter:
         self._next_ids += 1
         ends = None if marks.ends is None else marks.ends.tolist()
         final = None if marks.final is None else marks.final.tolist()
-        late: WaitTimeoutError | None = None
         for b in range(self._batch_size):
             self._has_frames[b] = True
             is_final = final is not None and final[b]
@@ -151,28 +166,40 @@ class ItemWriter:
             for items, given in zip(self.items, priorities, strict=True):
                 items.push(b, frame, None if given is None else float(given[b]), final=is_final)
             if ends is not None and ends[b]:
-                self.end_stream(b, final=is_final)
-            if late is None and self._unconfirmed >= self._max_pending:
+                self._end(b, final=is_final)
+            if self._unconfirmed >= self._max_pending and not self._late:
                 try:
                     self._confirm(self._max_pending // 2)
-                except WaitTimeoutError as error:
-                    late = error  # raised when every stream has its frame
-        if late is not None:
+                except BaseException as error:  # raised when every stream has its frame
+                    self._late.append(error)
+        self._is_torn = False
+
+    def raise_late(self) -> None:
+        """Raises what a wait of the call that just ended raised, if one did.
+
+        Raises:
+          WaitTimeoutError: the server did not confirm, or tell, something within the link's timeout.
+        """
+        if self._late:
+            late = self._late[0]
+            self._late.clear()
             raise late
 
-    def end_stream(self, b: int, *, final: bool = False) -> None:
-        """Stream `b` stops: no item goes past its newest frame, and those that it cuts short are made.
+    def end_streams(self, streams: Iterable[int]) -> None:
+        """These streams stop: no item goes past their newest frames, and those that it cuts short are made.
 
-        Args:
-          b: the stream.
-          final: its newest frame is only a final observation.
+        Raises:
+          WaitTimeoutError: the server does not answer within the link's timeout. The streams have ended all the same.
         """
-        if not self._has_frames[b]:
-            return
-        for items in self.items:
-            items.end_episode(b, final=final)
-        self._skip_id(b)
-        self._has_frames[b] = False
+        self._begin()
+        for b in streams:
+            self._end(b)
+        self._is_torn = False
+        self.raise_late()
+
+    def cut_before_next_frame(self) -> None:
+        """The next frames begin episodes: whether they follow the newest ones is not known. Any thread may call it."""
+        self._is_cut_asked = True
 
     def flush(self) -> None:
         """Returns when the server has confirmed every item.
@@ -219,8 +246,40 @@ class ItemWriter:
             writer.Close()
 
     def _create(self, table: str, priority: float, refs: list[list[Any]], squeezed: list[bool]) -> None:
+        self._unconfirmed += 1  # first: an interrupt in between must not hide an item from `flush`
         self._writer.CreateItem(table, priority, refs, squeezed)
-        self._unconfirmed += 1
+
+    def _begin(self) -> None:
+        """A step, or an end, begins; where the last one was not done, or it was asked for, all streams are cut."""
+        self._late.clear()
+        was_torn, self._is_torn = self._is_torn, True
+        if was_torn:
+            # What is held of the episodes may be halves: it makes no items.
+            for items in self.items:
+                for b in range(self._batch_size):
+                    items.forget_episode(b)
+            for b in range(self._batch_size):
+                self._skip_id(b)
+                self._has_frames[b] = False
+        elif self._is_cut_asked:
+            for b in range(self._batch_size):
+                self._end(b)
+        if was_torn or self._is_cut_asked:
+            self._is_cut_asked = False
+            _logger.warning(
+                "%s: a write was interrupted; no item goes over it: the next frame of each stream begins an episode%s.",
+                self._where(),
+                ", and what was to be made when the episode before had ended is not made" if was_torn else "",
+            )
+
+    def _end(self, b: int, *, final: bool = False) -> None:
+        """Stream `b` stops; `final`: its newest frame is only a final observation."""
+        if not self._has_frames[b]:
+            return
+        for items in self.items:
+            items.end_episode(b, final=final)
+        self._skip_id(b)
+        self._has_frames[b] = False
 
     def _write_padding(self, pybind: Any, padding: list[Array], num_frames: int) -> None:
         """Writes frames of padding, in columns behind those of the streams, and keeps references to them.
