@@ -37,6 +37,11 @@ class Prioritized:
     Priorities are written raw: the table applies the exponent, once. An item of priority 0 is never drawn, whatever
     the exponent, unless all are 0: then all have the same chance.
 
+    Reverb keeps the sum of all `p^priority_exponent` in float64, and changes it by differences: an item that had once a
+    far larger one than the others leaves a rounding error of 1e-16 of it behind, and odds of the others are wrong by it
+    for good, though `probabilities` look right. Measured with 64 items: 1e14 times the others did no harm, 1e16 times
+    did, in the counts of 6,400 draws. So clip TD errors, and give `eps` the size of errors that matter.
+
     Args:
       priority_exponent: `alpha`; 0 gives all items of positive priority the same chance.
 

@@ -71,7 +71,7 @@ class ReverbReplayBuffer(ServedBuffer):
         `'drop'`.
       cast: convert input within its kind (float64 to float32) instead of refusing it.
       max_in_flight_samples_per_worker: items that each worker fetches ahead; None: 64, or 1 where the
-        sampler keeps an order. A dataset looks `workers * this` items ahead, and one batch.
+        sampler keeps an order. A dataset looks `workers * this` items ahead, and three batches.
       max_samples: items after which a dataset ends; -1: never.
       max_chunk_length: frames that Reverb compresses together; None: by their size (`default_chunk_length`). Frames
         are sent when their chunk is full or at a `flush`, so that other processes see them later by up to this many.
@@ -182,7 +182,7 @@ class ReverbReplayBuffer(ServedBuffer):
             self._weights,
             self._priorities,
             burn_in=table.kind.burn_in if table.kind is not None else 0,
-            removes=table.max_times_sampled > 0,
+            keeps=self._keeps_rows,
         )
         self._told_steps: set[int | None] = set()
 
@@ -324,9 +324,11 @@ class ReverbReplayBuffer(ServedBuffer):
         confirms this buffer's pending writes, then waits until the table can be sampled, which it
         tells on the log; when the timeout is up, `next` raises. It never just ends.
 
-        Rows are drawn ahead (`num_workers_per_iterator`, `max_in_flight_samples_per_worker`), where the sampler is
-        `Prioritized` by priorities of then: `stats().priority_age` tells what updates came too late. `sample` draws
-        nothing ahead.
+        Rows are drawn ahead: `num_workers_per_iterator * max_in_flight_samples_per_worker * max_cycle_length` items and
+        three batches. Where the sampler is `Prioritized` that is by priorities of then: `stats().priority_age` tells
+        what updates came too late. Where the table removes what it delivers, what an iterator has drawn ahead goes
+        with it when it is dropped; a `next` that times out loses nothing, the next one has its rows. `sample` draws
+        nothing ahead, and keeps the rows of a call that fails for the next one.
 
         Args:
           sample_batch_size: `B`; None: elements without a `B` axis.
@@ -403,7 +405,9 @@ class ReverbReplayBuffer(ServedBuffer):
     ) -> tuple[Items, BufferInfo]:
         """One draw at once, as eager tensors; arguments, shapes and odds as `as_dataset`.
 
-        Nothing is fetched ahead: the draw sees all that was added before.
+        Nothing is fetched ahead: the draw sees all that was added before. Where the table removes what it delivers, or
+        its limiter counts draws, rows that a call has drawn and could not deliver, because it timed out or was
+        interrupted, come first in the next one.
 
         Raises:
           TypeError, ValueError: as `as_dataset`.
@@ -463,7 +467,7 @@ class ReverbReplayBuffer(ServedBuffer):
             skipped=0,
             replay_ratio=sampled / added if added else None,
             host=urlsplit(f"//{self._link.address}").hostname or self._link.address,
-            priority_age=self._priorities.age(),
+            priority_age=self._priority_age(),
             windows=() if self._kind is None else (WindowCount(self._kind, items, self._streams.num_dropped_short),),
         )
 

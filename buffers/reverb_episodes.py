@@ -65,7 +65,7 @@ class EpisodeReader:
       priorities: are told what is delivered.
       max_samples: episodes after which a dataset ends; -1: never.
       timeout_s: how long draws may give only episodes that are too short.
-      removes: the table removes what it delivers, after one draw or more.
+      keeps: rows of an unfinished draw are kept for the next one.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class EpisodeReader:
         *,
         max_samples: int,
         timeout_s: float,
-        removes: bool,
+        keeps: bool,
     ) -> None:
         self._link = link
         self._layout = layout
@@ -93,7 +93,7 @@ class EpisodeReader:
         self._priorities = priorities
         self._max_samples = max_samples
         self._timeout_s = timeout_s
-        self._rows = RowDrawer(ItemDrawer(link, source), stage, removes=removes)
+        self._rows = RowDrawer(ItemDrawer(link, source), stage, keeps=keeps)
         # Counted in graphs, without any Python.
         self._num_skipped = tf.Variable(0, trainable=False, dtype=tf.int64)
         self._cut_functions: dict[Window, Callable[[Any], CutWindows]] = {}

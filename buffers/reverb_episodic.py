@@ -65,7 +65,7 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
       cast: convert input within its kind (float64 to float32) instead of refusing it.
       num_workers_per_iterator: threads that fetch; -1: 4, or 1 where the table's sampler keeps an order.
       max_in_flight_samples_per_worker: episodes that each worker fetches ahead; None: 8, or 1 where the
-        sampler keeps an order. A dataset looks `workers * this` episodes ahead, and one batch.
+        sampler keeps an order. A dataset looks `workers * this` episodes ahead, and three batches.
       max_samples_per_stream: episodes of one request before the next; -1: Reverb chooses.
       max_samples: episodes after which a dataset ends; -1: never.
       max_chunk_length: frames that Reverb compresses together; None: 16, or 1 where they are large.
@@ -169,7 +169,7 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
             self._priorities,
             max_samples=knobs.max_samples,
             timeout_s=self._read_timeout_s,
-            removes=table.max_times_sampled > 0,
+            keeps=self._keeps_rows,
         )
 
     @classmethod
@@ -316,9 +316,11 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
         this buffer's pending writes, then waits until the table can be sampled, which it says on the log, until
         the timeout.
 
-        Rows are drawn ahead (`num_workers_per_iterator`, `max_in_flight_samples_per_worker`), where the sampler is
-        `Prioritized` by priorities of then: `stats().priority_age` tells what updates came too late. `sample` draws
-        nothing ahead.
+        Episodes are drawn ahead: `num_workers_per_iterator * max_in_flight_samples_per_worker` of them and three
+        batches. Where the sampler is `Prioritized` that is by priorities of then: `stats().priority_age` tells what
+        updates came too late. Where the table removes what it delivers, what an iterator has drawn ahead goes with it
+        when it is dropped; a `next` that times out loses nothing, the next one has its rows. `sample` draws nothing
+        ahead, and keeps the episodes of a call that fails for the next one.
 
         Args:
           sample_batch_size: rows per element. Whole episodes are padded to the longest of the batch.
@@ -444,7 +446,7 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
             skipped=0,
             replay_ratio=sampled / added if added else None,
             host=urlsplit(f"//{self._link.address}").hostname or self._link.address,
-            priority_age=self._priorities.age(),
+            priority_age=self._priority_age(),
         )
 
     # How it is done

@@ -1,8 +1,11 @@
-"""Tells a dataset that waits inside Reverb that its server is gone.
+"""Tells a dataset that waits inside Reverb that its server is gone, and who asks it for an element that time is up.
 
 Reverb's dataset tries for ever to reach a server that does not answer, without a word. So a thread
 asks the server every few seconds; the dataset is interleaved with a second one that gives nothing,
-and fails when the thread says so. (Measured: no slower, at the price of about three elements ahead.)
+and fails when the thread says so. (Measured: no slower, at the price of three elements ahead.)
+
+How long a `next` lasts is measured here too, by signs of life that come through instead of an element: behind the
+interleave only that counts for which somebody waits, and nothing that is on its way is lost in the error.
 """
 
 from __future__ import annotations
@@ -18,15 +21,22 @@ import tensorflow as tf
 
 from .base import WaitTimeoutError
 from .callbacks import call_weakly
+from .nests import Array
 from .reverb_import import load_reverb
 from .reverb_link import CLOSED, ServerLink, Watch
+from .reverb_wait import WaitStage
 
 _logger = logging.getLogger(__name__)
 
 _ASK_EVERY_SECONDS = 1.0
 _TICK_SECONDS = 0.1
+# What the interleave has ready or in its hands, measured with batches of 1, 8 and 256 over hundreds of them.
+ELEMENTS_AHEAD = 3
 # What runs through the interleave: an element, its end, or a sign of life of the second branch.
 _ELEMENT, _END, _TICK = 0, 1, 2
+# What a sign of life becomes when time is up.
+_LATE = 3
+_NOT_WAITING = -1.0
 
 
 class ServerGuard:
@@ -36,10 +46,12 @@ class ServerGuard:
       link: the server.
       timeout_s: how long it may be silent.
       look: called every second while datasets run.
+      stage: knows why the table gives nothing.
     """
 
-    def __init__(self, link: ServerLink, timeout_s: float, look: Callable[[], None]) -> None:
+    def __init__(self, link: ServerLink, timeout_s: float, look: Callable[[], None], stage: WaitStage) -> None:
         self._link = link
+        self._stage = stage
         self._look = look
         self._timeout_s = timeout_s
         self._gave_up = f"; gave up after {timeout_s:g} s."
@@ -50,9 +62,9 @@ class ServerGuard:
         self._closed = False
 
     def over(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """The same elements; `next` fails when the server has been silent for the timeout.
+        """The same elements; `next` fails when the server has been silent for the timeout, or the table gave nothing.
 
-        About three elements are taken ahead.
+        The latter loses nothing: the next `next` waits anew. Up to `ELEMENTS_AHEAD` elements are taken ahead.
         """
         # The second branch must come back to the interleave often: a branch that blocks there cannot be dropped.
         ticks = _ticks(_TICK_SECONDS).map(lambda tick: self._empty_or_fail(tick, dataset.element_spec))
@@ -67,9 +79,16 @@ class ServerGuard:
                 ticks.take(tf.where(is_tick, all_of, none_of))
             )
 
-        both = tf.data.Dataset.from_tensor_slices([False, True])
-        both = both.interleave(one_of, cycle_length=2, num_parallel_calls=2, deterministic=False)
-        return both.take_while(_goes_on).filter(_is_element).map(_get_value)
+        both, alive = _interleaved(one_of, given.element_spec)
+        nobody_waits = [tf.constant(number, tf.float64) for number in (_NOT_WAITING, 0.0, 0.0)]
+        timed = both.scan((*nobody_waits, tf.constant(-1, tf.int64)), self._timed)
+        elements = timed.take_while(_goes_on).filter(self._is_element)
+        # Holds what the interleave was made of, for as long as there is the dataset.
+        elements = elements.map(lambda kind, maybe, text: _get_value(maybe, (given, ticks, alive)))
+        # TensorFlow would put a prefetch behind it, which grows while the iterator runs, and holds errors back.
+        options = tf.data.Options()
+        options.experimental_optimization.inject_prefetch = False
+        return elements.with_options(options)
 
     def close(self) -> None:
         """Makes every dataset fail: nothing comes any more, and Reverb would wait for it for ever."""
@@ -79,6 +98,60 @@ class ServerGuard:
             thread.join()  # it ends with the link's waits
         if self._alarm.size() == 0:
             self._alarm.enqueue(True)
+
+    def _timed(self, state: tuple[tf.Tensor, ...], come: tuple[tf.Tensor, Any]) -> tuple[Any, Any]:
+        """Counts how long there has been no element, by the ticks that come instead.
+
+        Args:
+          state: since when, when to look, when the next line is due, and the draws there were then.
+          come: what came.
+        """
+        kind, maybe = come
+        since, check, line, num_samples = state
+        nobody_waits = (tf.constant(_NOT_WAITING, tf.float64), check, line, tf.constant(-1, tf.int64))
+        none = tf.constant("")
+
+        def tick() -> Any:
+            now = tf.timestamp()
+            first_check, first_line = self._stage.first_look()
+            is_first = since == _NOT_WAITING
+            begun = (
+                tf.where(is_first, now, since),
+                tf.where(is_first, now + first_check, check),
+                tf.where(is_first, now + first_line, line),
+                num_samples,
+            )
+            return tf.cond(now >= begun[1], lambda: look(begun), lambda: (begun, none))
+
+        def look(begun: tuple[tf.Tensor, ...]) -> Any:
+            types = [tf.float64, tf.float64, tf.float64, tf.int64, tf.string]
+            seen = call_weakly(self, ServerGuard._look_why, [begun[0], begun[2], begun[3]], types)
+            for scalar in seen:
+                scalar.set_shape([])
+            given_up = seen[4] != ""
+            # Whoever asks again waits anew.
+            anew = (tf.where(given_up, tf.constant(_NOT_WAITING, tf.float64), seen[0]), seen[1], seen[2])
+            return (*anew, tf.where(given_up, tf.constant(-1, tf.int64), seen[3])), seen[4]
+
+        state, text = tf.cond(kind == _TICK, tick, lambda: (nobody_waits, none))
+        return state, (tf.where(text != "", _LATE, kind), maybe, text)
+
+    def _look_why(self, since: Array, next_line: Array, num_samples: Array) -> Any:
+        with self._link.in_python():
+            return self._stage.look(since, next_line, num_samples)
+
+    def _is_element(self, kind: tf.Tensor, _: Any, text: tf.Tensor) -> tf.Tensor:
+        """Whether it is; fails where time is up."""
+
+        def give_up() -> tf.Tensor:
+            failed = call_weakly(self, ServerGuard._give_up, [text], tf.bool)
+            failed.set_shape([])
+            return failed
+
+        return tf.cond(kind == _LATE, give_up, lambda: kind == _ELEMENT)
+
+    def _give_up(self, text: Any) -> np.bool_:
+        raise WaitTimeoutError(text.decode() if isinstance(text, bytes) else str(text))
 
     def _empty_or_fail(self, tick: tf.Tensor, element_spec: Any) -> tuple[tf.Tensor, tf.experimental.Optional]:
         started = tf.cond(tick == 0, lambda: self._call(ServerGuard._start), lambda: True)
@@ -113,16 +186,37 @@ def _to_optional(*element: Any) -> tuple[tf.Tensor, tf.experimental.Optional]:
     return tf.constant(_ELEMENT), tf.experimental.Optional.from_value(given)
 
 
-def _goes_on(kind: tf.Tensor, _: tf.experimental.Optional) -> tf.Tensor:
+def _goes_on(kind: tf.Tensor, _: tf.experimental.Optional, __: tf.Tensor) -> tf.Tensor:
     return kind != _END
 
 
-def _is_element(kind: tf.Tensor, _: tf.experimental.Optional) -> tf.Tensor:
-    return kind == _ELEMENT
-
-
-def _get_value(_: tf.Tensor, maybe: tf.experimental.Optional) -> Any:
+def _get_value(maybe: tf.experimental.Optional, _: Any) -> Any:
     return maybe.get_value()
+
+
+def _interleaved(branch_of: Callable[[tf.Tensor], tf.data.Dataset], spec: Any) -> tuple[tf.data.Dataset, Any]:
+    """The elements of `branch_of(False)` and `branch_of(True)` as they come, and what has to live as long.
+
+    `Dataset.interleave` lets TensorFlow choose how many elements are kept ready, which grows while it runs: 69 batches
+    were seen. Here there is one for each branch.
+    """
+    function = tf.function(lambda is_tick: tf.data.experimental.to_variant(branch_of(is_tick)), autograph=False)
+    concrete = function.get_concrete_function(tf.TensorSpec([], tf.bool))
+    branches = tf.data.Dataset.from_tensor_slices([False, True])
+    variant = tf.raw_ops.ParallelInterleaveDatasetV4(
+        input_dataset=tf.data.experimental.to_variant(branches),
+        other_arguments=concrete.captured_inputs,
+        cycle_length=tf.constant(2, tf.int64),
+        block_length=tf.constant(1, tf.int64),
+        buffer_output_elements=tf.constant(1, tf.int64),
+        prefetch_input_elements=tf.constant(0, tf.int64),
+        num_parallel_calls=tf.constant(2, tf.int64),
+        f=concrete,
+        deterministic="false",
+        output_types=[tf.int32, tf.variant],
+        output_shapes=[[], []],
+    )
+    return tf.data.experimental.from_variant(variant, spec), (concrete, branches)
 
 
 def _ticks(seconds: float) -> tf.data.Dataset:

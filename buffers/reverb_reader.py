@@ -42,7 +42,7 @@ class TableReader:
       weights: of what is drawn.
       priorities: are told what is delivered.
       burn_in: frames of an item before the drawn one.
-      removes: the table removes what it delivers, after one draw or more.
+      keeps: rows of an unfinished draw are kept for the next one.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class TableReader:
         priorities: TablePriorities,
         *,
         burn_in: int,
-        removes: bool,
+        keeps: bool,
     ) -> None:
         self._link = link
         self._layout = layout
@@ -72,8 +72,8 @@ class TableReader:
         self._weights = weights
         self._priorities = priorities
         self._burn_in = burn_in
-        self._rows = RowDrawer(ItemDrawer(link, source), stage, removes=removes)
-        self._deliver_functions: dict[tuple[int | None, ItemPart], Callable[[Any], tuple[Nest, BufferInfo]]] = {}
+        self._rows = RowDrawer(ItemDrawer(link, source), stage, keeps=keeps)
+        self._deliver_functions: dict[Any, Callable[[Any], tuple[Nest, BufferInfo]]] = {}
 
     def random(
         self,
@@ -119,7 +119,7 @@ class TableReader:
             num.set_shape([])
             return self._source.dataset(in_order=True).take(num)
 
-        raw = self._stage.when_ready(1).flat_map(one_pass)
+        raw = self._stage.when_ready(1, gives_up=False).flat_map(one_pass)
         if self._layout.has_ids:
             rows = raw.map(lambda sample: self._preprocessed(sample, part, preprocess or (lambda items: items)))
         else:
@@ -142,7 +142,7 @@ class TableReader:
                 raise ValueError("the table's items differ in length: give num_steps, or sample one at a time.")
         drawn = self._rows.draw(num_rows, self._rows.watch())
         one = drawn[0] if len(drawn) == 1 else tf.nest.map_structure(lambda *rows: tf.concat(rows, 0), *drawn)
-        return self._deliver_function(num, part)(one)
+        return self._deliver_function(num, part, one)(one)
 
     def _sample_windows(self, num: int, num_steps: int) -> tuple[Nest, BufferInfo]:
         """`num` drawn items, of each one of the windows side by side in it."""
@@ -268,12 +268,23 @@ class TableReader:
 
         return dataset.map(cut).unbatch()
 
-    def _deliver_function(self, num: int | None, part: ItemPart) -> Callable[[Any], tuple[Nest, BufferInfo]]:
+    def _deliver_function(
+        self, num: int | None, part: ItemPart, sample: Any
+    ) -> Callable[[Any], tuple[Nest, BufferInfo]]:
+        """What makes `(items, info)` of samples like this one, of any length where items differ.
+
+        Traced once for each kind of draw, and not by calls, of which TensorFlow says that they trace too often when
+        several buffers are sampled.
+        """
         function = self._deliver_functions.get((num, part))
         if function is None:
+            given = tf.nest.map_structure(tf.TensorSpec.from_tensor, sample)
+            if self._length is None:
+                columns = [tf.TensorSpec([one.shape[0], None, *one.shape[2:]], one.dtype) for one in given.data]
+                given = given._replace(data=type(given.data)(columns))
             function = tf.function(
                 lambda sample: self._finished(self.deliver(sample, num or 1, part), num), autograph=False
-            )
+            ).get_concrete_function(given)
             self._deliver_functions[num, part] = function
         return function
 

@@ -1,4 +1,4 @@
-"""Rows drawn from a table at once, and those kept that came too late."""
+"""Rows drawn from a table at once, and those kept that nobody got: they came too late, or the call was interrupted."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ class RowDrawer:
     Args:
       drawer: draws what comes.
       stage: waits for the table.
-      removes: the table removes what it delivers, after one draw or more.
+      keeps: what an unfinished draw took is kept for the next one: where the table removes what it delivers, or its
+        limiter counts draws.
     """
 
-    def __init__(self, drawer: ItemDrawer, stage: WaitStage, *, removes: bool) -> None:
+    def __init__(self, drawer: ItemDrawer, stage: WaitStage, *, keeps: bool) -> None:
         self._drawer = drawer
         self._stage = stage
-        self._removes = removes
+        self._keeps = keeps
         self._kept: list[Any] = []
         self._kept_lock = threading.Lock()
-        stage.count_kept_by(self._num_kept)
+        self._turn = 0  # of `forget`: what was drawn before is not kept
+        stage.kept_by(self._num_kept, self._forget)
 
     def watch(self) -> Watch:
         """A new wait for the table."""
@@ -38,26 +40,44 @@ class RowDrawer:
         """Samples of Reverb's that have `num` rows together, columns `[n, L, ...]`.
 
         Raises:
-          WaitTimeoutError: they did not come in the watch's time. Where the table has removed what came, it is
-            kept for the next call.
+          WaitTimeoutError: they did not come in the watch's time. Where it matters, what came is kept for the next
+            call; so it is when the call is interrupted.
+          ValueError: the buffer was closed meanwhile.
         """
-        drawn = self._take_kept(num)
-        missing = num - sum(map(num_rows, drawn))
-        while missing:
-            rows = self._drawer.draw(missing)
-            if rows is not None:
-                drawn.append(rows)
-                missing -= num_rows(rows)
-                continue
-            try:
-                self._stage.tell_or_raise(watch)
-            except WaitTimeoutError as error:
-                if not (drawn and self._removes):
-                    raise
-                with self._kept_lock:
-                    self._kept += drawn
+        turn, drawn, missing = self._turn, list[Any](), num
+        try:
+            while missing:
+                # What an interrupted draw has asked for may still come.
+                found = self._take_kept(missing)
+                if not found:
+                    rows = self._drawer.draw(missing, lambda late: self._keep([late], turn))
+                    found = [] if rows is None else [rows]
+                if not found:
+                    self._stage.tell_or_raise(watch)
+                drawn += found
+                missing -= sum(map(num_rows, found))
+        except WaitTimeoutError as error:
+            if self._keep(drawn, turn):
                 raise WaitTimeoutError(f"{error} {num - missing} of {num} rows are kept for the next call.") from error
+            raise
+        except BaseException:  # an interrupt, as in a notebook
+            self._keep(drawn, turn)
+            raise
         return drawn
+
+    def _keep(self, drawn: list[Any], turn: int) -> bool:
+        """Keeps rows; tells whether there is anything to keep."""
+        with self._kept_lock:
+            is_kept = bool(drawn) and self._keeps and turn == self._turn
+            if is_kept:
+                self._kept += drawn
+        return is_kept
+
+    def _forget(self) -> None:
+        """The table was emptied: what was drawn before is not delivered any more."""
+        with self._kept_lock:
+            self._kept.clear()
+            self._turn += 1
 
     def _num_kept(self) -> int:
         with self._kept_lock:

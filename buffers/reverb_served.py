@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import threading
 import weakref
@@ -18,7 +19,7 @@ from .episode_ends import EpisodeRule
 from .look_ahead import check_look_ahead
 from .nests import Array, Nest
 from .priorities import WeightNorm, check_exponent, check_keys, check_priorities
-from .reverb_guard import ServerGuard
+from .reverb_guard import ELEMENTS_AHEAD, ServerGuard
 from .reverb_import import load_reverb
 from .reverb_knobs import AUTO, SamplerKnobs, check_auto
 from .reverb_layout import PackedLayout
@@ -27,6 +28,7 @@ from .reverb_link import ServerLink
 from .reverb_priorities import TablePriorities
 from .reverb_scan import ScannedFrames, TableScanner
 from .reverb_source import ItemDrawer, TableSource
+from .reverb_spread import SpreadWatch
 from .reverb_streams import StreamWriter
 from .reverb_table import ServedTable
 from .reverb_targets import ItemTarget
@@ -35,6 +37,7 @@ from .reverb_weights import Beta, ServedWeights
 from .reverb_writer import ItemWriter, default_chunk_length
 from .server import ReplayServer
 from .spec import DataSpec, ItemChecker
+from .stats import PriorityAge
 from .windows import Window
 
 # Above 50 Reverb prints a warning for each item.
@@ -93,9 +96,13 @@ class ServedBuffer(ReplayBuffer):
         self._local_server = local_server
         self._owned_server: ReplayServer | None = None
         self._eps = check_exponent("eps", eps)
-        ahead = knobs.max_in_flight_samples_per_worker * knobs.num_workers_per_iterator * knobs.max_cycle_length
-        self._priorities = TablePriorities(link, table, ahead)
+        self._in_flight = (
+            knobs.max_in_flight_samples_per_worker * knobs.num_workers_per_iterator * knobs.max_cycle_length
+        )
+        self._largest_batch = 1  # of the datasets made so far
+        self._priorities = TablePriorities(link, table, self._look_ahead)
         self._weights = ServedWeights(table.sampler, beta, weight_norm, self._priorities.least, table=table.name)
+        self._spread = SpreadWatch(table.sampler, table.name)
         self._streams = self._stream_writer(rule, max_chunk_length, max_pending_items)
         checker = ItemChecker(spec, self._batch_size, cast=cast)
         self._adds = Adds(spec, checker, self._batch_size, self._streams)
@@ -109,7 +116,9 @@ class ServedBuffer(ReplayBuffer):
             priorities.look()
 
         self._stage = WaitStage(link, get_ready, self._read_timeout_s, streams.explain_no_item)
-        self._guard = ServerGuard(link, self._read_timeout_s, priorities.look)
+        self._guard = ServerGuard(link, self._read_timeout_s, priorities.look, self._stage)
+        # What a draw has taken is gone, or counts for the limiter, also where the draw came to nothing.
+        self._keeps_rows = table.max_times_sampled > 0 or table.limiter.is_bounded
         self._scanner: TableScanner | None = None
         if table.scan_table is not None:
             drawer = ItemDrawer(link, self._source, table.scan_table)
@@ -241,8 +250,10 @@ class ServedBuffer(ReplayBuffer):
 
         Nothing is drawn. This buffer's pending writes are confirmed first, and those that a rate limiter holds back
         until somebody draws count as what they are: there when the draw needs them (but for those of a group, or of a
-        thread that waits to write: these do not count). Another reader can of course be faster. A dataset's `next`
-        succeeds as well where this is True; where it is False the iterator may still have items that it drew ahead.
+        thread that waits to write: these do not count). Another reader can of course be faster.
+
+        It goes with `sample`. A dataset draws ahead all that its limiter allows, so that while one runs this may stay
+        False for ever, and `while buffer.ready(n): next(iterator)` starves with items in the iterator: call `next`.
 
         Raises:
           TypeError: `num_items` is no int.
@@ -299,6 +310,9 @@ class ServedBuffer(ReplayBuffer):
           priorities: `[n]`, finite and at least 0.
           td_errors: `[n]`, finite, instead: the priority is `abs(td_error) + eps`.
 
+        Returns:
+          None: buffers in process tell here how many keys were gone.
+
         Raises:
           ValueError: not exactly one of `priorities` and `td_errors` is given.
           ValueError: shapes differ, or a value is refused; the message names the position. Nothing is set.
@@ -348,7 +362,7 @@ class ServedBuffer(ReplayBuffer):
     def clear(self) -> None:
         """Empties the table, its scan table and their counters; streams go on with a new episode.
 
-        Iterators that run still deliver what they had fetched ahead.
+        Iterators that run still deliver what they had fetched ahead. What a `sample` that timed out had kept is gone.
         """
         self._check_open()
         tables = [name for name in (self._table.name, self._table.scan_table) if name is not None]
@@ -359,11 +373,13 @@ class ServedBuffer(ReplayBuffer):
             self._priorities.reset()
 
         self._streams.restart(lambda: self._link.call(reset, "a reset"))
+        self._stage.forget_kept()
 
     def close(self) -> None:
         """Flushes, then ends the writer and the server if the buffer owns it. Closing twice is fine.
 
-        Unfinished episodes end here: nobody could go on with them.
+        Unfinished episodes end here: nobody could go on with them. Then what waits in other threads, `sample` or a
+        dataset's `next`, ends within a second in the error that the buffer is closed.
 
         Raises:
           WaitTimeoutError: what is pending was not confirmed in time; everything is closed all the same.
@@ -417,13 +433,14 @@ class ServedBuffer(ReplayBuffer):
           ValueError: see `check_look_ahead`.
         """
         table, knobs, batch = self._table, self._knobs, sample_batch_size or 1
+        self._largest_batch = max(self._largest_batch, batch)
 
         def check(*, writes_here: bool = True) -> None:
             check_look_ahead(
                 table.limiter,
                 batch=batch,
                 in_flight=knobs.max_in_flight_samples_per_worker * knobs.num_workers_per_iterator,
-                prefetch=0,
+                prefetch=ELEMENTS_AHEAD - 1,
                 name=table.name,
                 iterators=min(batch, knobs.max_cycle_length),
                 writes_here=writes_here,
@@ -431,6 +448,15 @@ class ServedBuffer(ReplayBuffer):
 
         check(writes_here=False)
         self._streams.check_if_written_here(check)
+
+    @property
+    def _look_ahead(self) -> int:
+        """Rows that a dataset draws before they are delivered."""
+        return self._in_flight + ELEMENTS_AHEAD * self._largest_batch
+
+    def _priority_age(self) -> PriorityAge | None:
+        age = self._priorities.age()
+        return None if age is None else dataclasses.replace(age, look_ahead=self._look_ahead)
 
     def _settle(self) -> None:
         """Confirms what was added, but for what a limiter holds back until somebody draws."""
@@ -458,6 +484,7 @@ class ServedBuffer(ReplayBuffer):
         )
         self._settle()
         self._priorities.update(keys, raw)
+        self._spread.look(raw)
         return np.True_
 
     def _delete(self, keys: Array) -> np.bool_:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -100,13 +101,18 @@ class ItemDrawer:
         self._table = table
         self._functions: dict[int, Callable[[], Any]] = {}
 
-    def draw(self, num: int) -> Any:
+    def draw(self, num: int, late: Callable[[Any], object] | None = None) -> Any:
         """Up to `num` samples of Reverb's as one, columns `[n, L, ...]`; None where none came for a moment.
 
         Shorter items are padded.
 
+        Args:
+          num: rows.
+          late: is given what comes after this call has ended in an error: it is drawn all the same.
+
         Raises:
           WaitTimeoutError: the server does not answer within the link's timeout.
+          ValueError: the link's waits were ended meanwhile.
         """
         function = self._functions.get(num)
         if function is None:
@@ -114,8 +120,10 @@ class ItemDrawer:
             if len(self._functions) >= _MAX_CACHED_DRAWS:
                 self._functions.clear()
             self._functions[num] = function
+        drawing = _Drawing(function, late)
         try:
-            return self._link.call(function, "samples", extra_s=2 * SESSION_SECONDS)
+            # A draw of a table without items takes a session, whatever the timeout.
+            return self._link.call(drawing, "samples", extra_s=max(0.0, 2 * SESSION_SECONDS - self._link.timeout_s))
         except tf.errors.InvalidArgumentError as error:
             if "Dataset was empty" in str(error):
                 return None
@@ -123,7 +131,38 @@ class ItemDrawer:
         except (tf.errors.InternalError, tf.errors.UnavailableError):
             # The connection broke, as it does when a server restarts: the next draw makes a new one.
             return None
+        except BaseException:
+            drawing.abandon()
+            raise
 
     def _one_batch(self, num: int) -> Any:
         samples = self._source.dataset(table=self._table, max_samples=num)
         return self._source.batches(samples, num).get_single_element()
+
+
+class _Drawing:
+    """One draw on another thread, whose caller may be interrupted: then its rows go to `late`."""
+
+    def __init__(self, function: Callable[[], Any], late: Callable[[Any], object] | None) -> None:
+        self._function = function
+        self._late = late
+        self._lock = threading.Lock()
+        self._rows: Any = None
+        self._is_abandoned = False
+
+    def __call__(self) -> Any:
+        rows = self._function()
+        with self._lock:
+            self._rows = rows
+            is_late = self._is_abandoned
+        if is_late and self._late is not None:
+            self._late(rows)
+        return rows
+
+    def abandon(self) -> None:
+        """Nobody takes the result."""
+        with self._lock:
+            self._is_abandoned = True
+            rows = self._rows
+        if rows is not None and self._late is not None:
+            self._late(rows)

@@ -32,7 +32,8 @@ class PriorityAge:
     Only what this buffer object drew and updated is counted, since construction or `clear`.
 
     Attributes:
-      look_ahead: rows that a dataset may draw before they are delivered, by its settings.
+      look_ahead: rows that a dataset may draw before they are delivered: those in flight by its settings, and three
+        batches, of the largest that a dataset of this buffer object had.
       rows: rows delivered, by datasets and by `sample`.
       outdated: of these, rows that were drawn by a priority which this buffer had replaced before they were delivered.
       updates_behind: the largest number of this buffer's calls of `update_priorities` that are known to have come

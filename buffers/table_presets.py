@@ -91,9 +91,10 @@ def prioritized_replay(
 
 
 def queue(name: str, data_spec: Nest, max_size: int, *, sequence_length: int | None = 1) -> TableConfig:
-    """On-policy data: each item once, the oldest first; whoever is ahead waits, and nothing is dropped.
+    """On-policy data: each item once, the oldest first; whoever is ahead waits, and the table drops nothing.
 
-    As `reverb.Table.queue`.
+    As `reverb.Table.queue`. `sample` loses nothing. An iterator of `as_dataset` has fetched items ahead (one, and three
+    batches, by default), and they go with it: keep one iterator, or `sample`.
 
     Args:
       name: the table's name.
@@ -122,6 +123,9 @@ def queue(name: str, data_spec: Nest, max_size: int, *, sequence_length: int | N
 
 def stack(name: str, data_spec: Nest, max_size: int, *, sequence_length: int | None = 1) -> TableConfig:
     """Each item once, the newest first; inserting waits when `max_size` wait to be drawn. As `reverb.Table.stack`.
+
+    An iterator of `as_dataset` has fetched items ahead (one, and three batches, by default): newer ones come after
+    them, and they go with the iterator. `sample` fetches nothing ahead, and loses nothing.
 
     Args:
       name: the table's name.

@@ -512,7 +512,7 @@ def test_r11_stats_tell_how_old_priorities_are_when_rows_are_delivered(make):
     fill(buffer, [1, 1])
     rows = iter(buffer.as_dataset(4))
     age = buffer.stats().priority_age
-    assert (age.look_ahead, age.rows, age.outdated) == (256, 0, 0)
+    assert (age.look_ahead, age.rows, age.outdated) == (4 * 64 + 3 * 4, 0, 0)
     for _ in range(3):
         next(rows)
     assert buffer.stats().priority_age.outdated == 0
