@@ -6,15 +6,18 @@ Reverb's own keys are other ones in each table, and are not told to who writes (
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import sys
 import threading
+import time
 from typing import Any
 
 import numpy as np
 
 from .base import WaitTimeoutError
 from .nests import Array
-from .reverb_import import load_grpc
+from .reverb_import import load_grpc, load_reverb
 from .reverb_link import FIRST_LINE_SECONDS, ServerLink, Watch
 from .reverb_wire import ItemStream, open_channel, top_priority
 
@@ -23,6 +26,10 @@ _MAX_WAITING = 8192
 _RETRY_SECONDS = 0.2
 _LOOK_SECONDS = 1.0
 _PATIENCE_SECONDS = 2.0
+# A mirror lacks items where it is behind its table at each of so many readings, so far apart (of four readings all
+# could be of a moment: up to 72 items, where two writers used both cores).
+_NUM_COUNTS = 16
+_COUNT_EVERY_SECONDS = 0.25
 # The least priority is that of an item that can be drawn: one of priority 0 stands at the end of its heap.
 _NEVER_DRAWN = sys.float_info.max
 
@@ -30,10 +37,11 @@ _NEVER_DRAWN = sys.float_info.max
 class PriorityMirrors:
     """Writes, updates and reads a table's mirrors; any number of threads may.
 
-    Items are sent by a thread, as many together as wait, and are there within a millisecond or so. As they are sent
-    before the table's own, a mirror has an item no later than its table has it, and it drops the oldest one when the
-    table does. An item of a writer that dies, or whose table's limiter makes it wait, is in the mirror and not (yet) in
-    the table; of such items there are at most those that may be pending at once.
+    Items are sent by a thread, as many together as wait, and are there within a millisecond or so, as a rule before
+    the table has them; a mirror drops the oldest one when the table does. What a writer that is killed had not yet sent
+    to both is in one of them alone: an item that only the mirror has counts until it is the oldest; one that only the
+    table has is put into the mirrors when its priority is set (`update`). Of either there are at most those that may
+    be pending at once, for each killed writer. An item that a table's limiter makes wait is in the mirror already.
 
     Args:
       link: the server.
@@ -50,6 +58,10 @@ class PriorityMirrors:
         self._waiting: list[tuple[int, float]] = []
         self._thread: threading.Thread | None = None
         self._closed = False
+        # By how many inserts each mirror was behind the table, newest last; and the streams that mend it.
+        self._behind: collections.deque[dict[str, int]] = collections.deque(maxlen=_NUM_COUNTS)
+        self._count_at = 0.0
+        self._mends: dict[str, ItemStream] = {}
 
     def add(self, frame_id: int, priority: float, *, may_wait: bool = True) -> None:
         """An item will be in the table.
@@ -82,8 +94,13 @@ class PriorityMirrors:
     def update(self, frame_ids: Array, priorities: Array) -> None:
         """Sets the priorities of items by their frame ids; of those that are gone nothing is changed.
 
+        Where a mirror has been behind its table for some seconds (a writer was killed), the items with the greatest
+        (the least) of these priorities are inserted if it lacks them, at most as many as it is behind: then it has as
+        many inserts as its table, and drops the oldest items with it again. An item that has left the table since its
+        draw can be among them; it stays as long as any new one.
+
         Args:
-          frame_ids: int64 `[n]`; where one comes twice, the last counts.
+          frame_ids: int64 `[n]`, drawn from the table; where one comes twice, the last counts.
           priorities: float64 `[n]`.
 
         Raises:
@@ -91,9 +108,12 @@ class PriorityMirrors:
         """
         self.flush()
         keys = keys_of(frame_ids).tolist()
+        behind = self._count_behind()
         for table in self._tables:
             updates = dict(zip(keys, self._held(table, priorities).tolist(), strict=True))
             self._link.client.mutate_priorities(table, updates)
+            if behind.get(table, 0) > 0:
+                self._insert_missing(table, updates, behind[table])
 
     def delete(self, frame_ids: Array) -> None:
         """Takes items out by their frame ids, int64 `[n]`; those that are gone are gone.
@@ -157,10 +177,43 @@ class PriorityMirrors:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join(_LOOK_SECONDS)
+        for stream in list(self._mends.values()):
+            stream.close()
         self._channel.close()
 
     def _held(self, table: str, priorities: Array) -> Array:
         return np.where(priorities == 0, _NEVER_DRAWN, priorities) if table == self._least else priorities
+
+    def _count_behind(self) -> dict[str, int]:
+        """By how many inserts each mirror is behind its table for good; empty where that is not known.
+
+        While writers write the one or the other is ahead for a moment: the least of several readings counts.
+        """
+        now = time.monotonic()
+        if now >= self._count_at:
+            self._count_at = now + _COUNT_EVERY_SECONDS
+            try:
+                infos = self._link.ask(1.0)
+            except (RuntimeError, load_reverb().DeadlineExceededError):
+                return {}
+            counts = {
+                table: infos[table].rate_limiter_info.insert_stats.completed
+                for table in (self._link.table, *self._tables)
+            }
+            self._behind.append({table: counts[self._link.table] - counts[table] for table in self._tables})
+        if len(self._behind) < _NUM_COUNTS:
+            return {}
+        return {table: min(behind[table] for behind in self._behind) for table in self._tables}
+
+    def _insert_missing(self, table: str, updates: dict[int, float], num: int) -> None:
+        """Inserts the `num` items that count most in a mirror; those that it has are as they were."""
+        keys = sorted(updates, key=lambda key: updates[key], reverse=table == self._greatest)[:num]
+        stream = self._mends.pop(table, None) or ItemStream(self._channel, [table])
+        # Where the connection breaks the next update tries it again. (A closed channel gives a ValueError.)
+        with contextlib.suppress(load_grpc().RpcError, StopIteration, ValueError):
+            stream.insert(np.array(keys, np.uint64), [np.array([updates[key] for key in keys])])
+            self._mends[table] = stream
+        self._behind.clear()
 
     def _wait_for(self, num: int) -> None:
         """Returns when at most so many items wait."""

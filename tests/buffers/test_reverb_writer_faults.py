@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -309,3 +310,26 @@ def test_tables_beside_a_table_cannot_be_opened_and_are_not_offered(beside):
             ReverbReplayBuffer(SPEC, "nope", 1, local_server=server)
         with pytest.raises(ValueError, match=r"there is no table 'replay__max' at localhost:\d+; it has replay\.$"):
             ReverbTableGroup(SPEC, ["replay", "replay__max"], local_server=server)
+
+
+def test_items_that_a_killed_writer_had_not_sent_to_the_mirrors_come_there_with_an_update():
+    table = TableConfig("replay", SPEC, 100, Prioritized(1.0), initial="max")
+    with ReplayServer([table]) as server, ReverbReplayBuffer(SPEC, "replay", 1, local_server=server) as buffer:
+        client = buffer.py_client
+        for t in range(3):
+            buffer.add_batch(step(t))
+        buffer.flush()
+        client.reset("replay__max")  # as if their writer had been killed in between
+        for t in range(3, 5):
+            buffer.add_batch(step(t))
+        items, info = buffer.sample(200)
+        keys = dict(zip(items["x"].numpy().tolist(), info.keys.numpy().tolist(), strict=True))
+        give_up = time.monotonic() + 60.0
+        while client.server_info()["replay__max"].current_size == 2 and time.monotonic() < give_up:
+            buffer.update_priorities([keys[t] for t in range(5)], [50.0, 2.0, 3.0, 1.0, 1.0])
+        assert client.server_info()["replay__max"].current_size == 5
+        buffer.add_batch(step(5))
+        buffer.flush()
+        items, info = buffer.sample(200)
+        odds = dict(zip(items["x"].numpy().tolist(), info.probabilities.numpy().tolist(), strict=True))
+    assert odds[0] == odds[5] == pytest.approx(50 / 107)
