@@ -257,7 +257,9 @@ class ReverbTableGroup:
 
         Raises:
           ValueError: as `add_batch`; also where fields disagree about `T`. Nothing is written.
-          WaitTimeoutError: as `add_batch`; what came before is written.
+          WaitTimeoutError: as `add_batch`; the first `num_written` (an attribute of the error) frames of each stream
+            are written. Go on with the rest, or call `end_stream`: else what is added next follows the last of them.
+          KeyboardInterrupt: the frames that are not written yet are left out, and the next ones begin episodes.
         """
         adds, given = self._adds_for(priorities)
         return adds.add_sequence(items, end_of_episode, given)

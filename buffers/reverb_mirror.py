@@ -94,7 +94,7 @@ class PriorityMirrors:
     def update(self, frame_ids: Array, priorities: Array) -> None:
         """Sets the priorities of items by their frame ids; of those that are gone nothing is changed.
 
-        Where a mirror has been behind its table for some seconds (a writer was killed), the items with the greatest
+        Where a mirror has been behind its table for 4 s and longer (a writer was killed), the items with the greatest
         (the least) of these priorities are inserted if it lacks them, at most as many as it is behind: then it has as
         many inserts as its table, and drops the oldest items with it again. An item that has left the table since its
         draw can be among them; it stays as long as any new one.

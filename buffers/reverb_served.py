@@ -205,8 +205,9 @@ class ServedBuffer(ReplayBuffer):
           ValueError: `end_of_episode` or `priorities` does not fit. Nothing is written.
           ValueError: the buffer is closed, or has no `sequence_length`.
           ValueError: an episode is longer than the table's `max_episode_length`. Nothing is written.
-          WaitTimeoutError: too much is pending and the server does not confirm it within `timeout_s`. The frame
-            is written all the same, and its items may arrive later: adding it again would store it twice.
+          WaitTimeoutError: too much is pending and the server does not confirm it within `timeout_s`, or does not
+            tell the table's greatest priority (`initial='max'`; the last one that it told is given). The frame is
+            written all the same, and its items may arrive later: adding it again would store it twice.
         """
         return self._adds.add_batch(items, end_of_episode, priorities)
 
@@ -218,7 +219,9 @@ class ServedBuffer(ReplayBuffer):
 
         Raises:
           ValueError: as `add_batch`; also where fields disagree about `T`. Nothing is written.
-          WaitTimeoutError: as `add_batch`; what came before is written.
+          WaitTimeoutError: as `add_batch`; the first `num_written` (an attribute of the error) frames of each stream
+            are written. Go on with the rest, or call `end_stream`: else what is added next follows the last of them.
+          KeyboardInterrupt: the frames that are not written yet are left out, and the next ones begin episodes.
         """
         return self._adds.add_sequence(items, end_of_episode, priorities)
 
