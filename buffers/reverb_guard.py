@@ -47,11 +47,15 @@ class ServerGuard:
       timeout_s: how long it may be silent.
       look: called every second while datasets run.
       stage: knows why the table gives nothing.
+      removes: the table removes what it delivers: nothing is to be taken further ahead.
     """
 
-    def __init__(self, link: ServerLink, timeout_s: float, look: Callable[[], None], stage: WaitStage) -> None:
+    def __init__(
+        self, link: ServerLink, timeout_s: float, look: Callable[[], None], stage: WaitStage, *, removes: bool
+    ) -> None:
         self._link = link
         self._stage = stage
+        self._removes = removes
         self._look = look
         self._timeout_s = timeout_s
         self._gave_up = f"; gave up after {timeout_s:g} s."
@@ -61,10 +65,14 @@ class ServerGuard:
         self._lock = threading.Lock()
         self._closed = False
 
-    def over(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+    def over(self, dataset: tf.data.Dataset, *, gives_up: bool = True) -> tf.data.Dataset:
         """The same elements; `next` fails when the server has been silent for the timeout, or the table gave nothing.
 
         The latter loses nothing: the next `next` waits anew. Up to `ELEMENTS_AHEAD` elements are taken ahead.
+
+        Args:
+          dataset: the elements.
+          gives_up: False: a dataset that itself fails when it has waited too long, and ends.
         """
         # The second branch must come back to the interleave often: a branch that blocks there cannot be dropped.
         ticks = _ticks(_TICK_SECONDS).map(lambda tick: self._empty_or_fail(tick, dataset.element_spec))
@@ -81,13 +89,17 @@ class ServerGuard:
 
         both, alive = _interleaved(one_of, given.element_spec)
         nobody_waits = [tf.constant(number, tf.float64) for number in (_NOT_WAITING, 0.0, 0.0)]
-        timed = both.scan((*nobody_waits, tf.constant(-1, tf.int64)), self._timed)
+        start = (*nobody_waits, tf.constant(-1, tf.int64))
+        timed = both.scan(start, self._timed) if gives_up else both.map(lambda kind, maybe: (kind, maybe, ""))
         elements = timed.take_while(_goes_on).filter(self._is_element)
         # Holds what the interleave was made of, for as long as there is the dataset.
         elements = elements.map(lambda kind, maybe, text: _get_value(maybe, (given, ticks, alive)))
         # TensorFlow would put a prefetch behind it, which grows while the iterator runs, and holds errors back.
         options = tf.data.Options()
         options.experimental_optimization.inject_prefetch = False
+        if self._removes:
+            # It would also make maps parallel that it takes for pure, and they would take one or two more.
+            options.experimental_optimization.map_parallelization = False
         return elements.with_options(options)
 
     def close(self) -> None:

@@ -53,7 +53,7 @@ class TableReader:
         knobs: SamplerKnobs,
         source: TableSource,
         stage: WaitStage,
-        guard: Callable[[tf.data.Dataset], tf.data.Dataset],
+        guard: Callable[..., tf.data.Dataset],
         pack: Callable[[Sequence[Any]], Nest],
         weights: ServedWeights,
         priorities: TablePriorities,
@@ -119,13 +119,14 @@ class TableReader:
             num.set_shape([])
             return self._source.dataset(in_order=True).take(num)
 
-        raw = self._stage.when_ready(1, gives_up=False).flat_map(one_pass)
+        raw = self._stage.when_ready(1).flat_map(one_pass)
         if self._layout.has_ids:
             rows = raw.map(lambda sample: self._preprocessed(sample, part, preprocess or (lambda items: items)))
         else:
             rows = self._whole_items(raw, part.num_frames, None, preprocess)
         # The last batch may be smaller: what it holds is gone from the table.
-        return self._weighed(self._guard(_batched(rows, sample_batch_size, drop_remainder=False)), sample_batch_size)
+        rows = _batched(rows, sample_batch_size, drop_remainder=False)
+        return self._weighed(self._guard(rows, gives_up=False), sample_batch_size)
 
     def sample(self, num: int | None, part: ItemPart) -> tuple[Nest, BufferInfo]:
         """`num` rows at once, leaves `[num, ...]`; one, `[1, ...]`, that is no batch where it is None.

@@ -116,7 +116,9 @@ class ServedBuffer(ReplayBuffer):
             priorities.look()
 
         self._stage = WaitStage(link, get_ready, self._read_timeout_s, streams.explain_no_item)
-        self._guard = ServerGuard(link, self._read_timeout_s, priorities.look, self._stage)
+        self._guard = ServerGuard(
+            link, self._read_timeout_s, priorities.look, self._stage, removes=table.max_times_sampled > 0
+        )
         # What a draw has taken is gone, or counts for the limiter, also where the draw came to nothing.
         self._keeps_rows = table.max_times_sampled > 0 or table.limiter.is_bounded
         self._scanner: TableScanner | None = None

@@ -16,6 +16,7 @@ from .nests import Array
 from .reverb_import import load_reverb
 from .reverb_limits import limiter_state
 from .reverb_link import CLOSED, FIRST_LINE_SECONDS, ServerLink, Watch
+from .reverb_source import SESSION_SECONDS
 
 _logger = logging.getLogger(__name__)
 
@@ -89,14 +90,9 @@ class WaitStage:
             lambda ready: make().take(tf.where(ready, tf.constant(-1, tf.int64), 0))
         )
 
-    def when_ready(self, times: int, *, gives_up: bool = True) -> tf.data.Dataset:
-        """`times` elements, each delivered when the table can be sampled.
-
-        Args:
-          times: how many.
-          gives_up: when the time is up `next` fails; False: a later stage sees to that.
-        """
-        return self._turns(gives_up=gives_up).filter(lambda ready: ready).take(times)
+    def when_ready(self, times: int) -> tf.data.Dataset:
+        """`times` elements, each delivered when the table can be sampled."""
+        return self._turns(gives_up=True).filter(lambda ready: ready).take(times)
 
     def look(
         self, since: Array, next_line: Array, num_samples: Array
@@ -118,16 +114,18 @@ class WaitStage:
         except (RuntimeError, load_reverb().DeadlineExceededError):
             # The thread that asks the server every second tells this.
             return np.float64(began), np.float64(now + 1.0), np.float64(line), np.int64(before), b""
+        # Reverb itself waits for so long; and that nobody draws is known from the second look on.
+        patience = max(self._timeout_s, SESSION_SECONDS)
         state = limiter_state(info)
         why, text = state.why_no_sample(), b""
         if why is None or (before != state.samples and before != -1):
             began, line = now, now + min(FIRST_LINE_SECONDS, self._link.log_interval_s)
-        elif now - began >= self._timeout_s:
+        elif before != -1 and now - began >= patience:
             text = f"{why}; waiting; gave up after {self._timeout_s:g} s{self._explain()}.".encode()
         if why is not None and now >= line:
             _logger.warning("%s; waiting", why)
             line = now + self._link.log_interval_s
-        due = min(line, began + self._timeout_s)
+        due = min(line, began + patience)
         return np.float64(began), np.float64(due), np.float64(line), np.int64(state.samples), text
 
     def first_look(self) -> tuple[float, float]:

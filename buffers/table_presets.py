@@ -93,8 +93,8 @@ def prioritized_replay(
 def queue(name: str, data_spec: Nest, max_size: int, *, sequence_length: int | None = 1) -> TableConfig:
     """On-policy data: each item once, the oldest first; whoever is ahead waits, and the table drops nothing.
 
-    As `reverb.Table.queue`. `sample` loses nothing. An iterator of `as_dataset` has fetched items ahead (one, and three
-    batches, by default), and they go with it: keep one iterator, or `sample`.
+    As `reverb.Table.queue`. `sample` loses nothing. An iterator of `as_dataset` has fetched items ahead (one, and
+    three batches, by default), and they go with it: keep one iterator, or `sample`.
 
     Args:
       name: the table's name.
