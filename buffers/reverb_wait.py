@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import time
@@ -172,19 +173,25 @@ class WaitStage:
             began, line = watch.state()
             return np.float64(_NOT_WAITING if ready else began), np.float64(line), np.bool_(ready)
 
-    def _wait_quietly(self, since: Array, next_line: Array) -> tuple[Array, Array, np.bool_]:
-        """Waits a moment, as `_wait_slice`, but never fails because the time is up, nor says anything."""
+    def _wait_quietly(self, since: Array, next_line: Array) -> tuple[np.float64, Array, np.bool_]:
+        """Waits a moment, as `_wait_slice`, but neither fails because the table gives nothing, nor says so.
+
+        Only a server that is silent is given up: a thread that asks it for ever would be in Python when Python goes.
+        """
         with self._link.in_python():
-            end = time.monotonic() + _SLICE_SECONDS
-            try:
+            end, silent_since, missing = time.monotonic() + _SLICE_SECONDS, float(since), None
+            with contextlib.suppress(WaitTimeoutError):
                 self._flush()
-                ready = self._link.what_is_missing() is None
-            except WaitTimeoutError:  # the server is silent
-                ready = False
-            while not ready and time.monotonic() < end:
+            while (missing := self._link.what_is_missing()) is not None and time.monotonic() < end:
                 self._link.pause(_POLL_SECONDS)
-                ready = self._link.what_is_missing() is None
-            return since, next_line, np.bool_(ready)
+            self._link.pause(0.0)
+            if missing != self._link.no_answer():
+                return np.float64(_NOT_WAITING), next_line, np.bool_(missing is None)
+            if silent_since == _NOT_WAITING:
+                silent_since = time.monotonic()
+            if time.monotonic() - silent_since >= self._timeout_s:
+                raise WaitTimeoutError(f"{missing}; gave up after {self._timeout_s:g} s.")
+            return np.float64(silent_since), next_line, np.bool_(False)
 
 
 def _nothing() -> int:
