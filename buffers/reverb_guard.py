@@ -250,7 +250,11 @@ def _watch_server(link: ServerLink, alarm: tf.queue.FIFOQueue, timeout_s: float,
     is_silent = given_up = False
     while not link.is_ended(_ASK_EVERY_SECONDS):
         try:
-            info = link.ask().get(link.table)
+            # A thread that is inside Reverb when Python goes would abort the process: `end_waits` waits for it.
+            with link.in_python():
+                info = link.ask().get(link.table)
+        except ValueError:
+            return  # closed
         except (RuntimeError, load_reverb().DeadlineExceededError):
             is_silent = True
             if not given_up:

@@ -25,6 +25,7 @@ _T = TypeVar("_T")
 
 _POLL_SECONDS = 0.02
 _END_SECONDS = 3.0
+_LEAVE_SECONDS = 0.05
 # A call looks this often whether its buffer was closed.
 _CALL_SLICE_SECONDS = 0.25
 FIRST_LINE_SECONDS = 1.0
@@ -59,6 +60,7 @@ class ServerLink:
         self._ended = threading.Event()
         self._idle: list[_Calls] = []
         self._num_in_python = 0
+        self._ever_waited = False
         self._nobody_in_python = threading.Condition()
         tables = self.tables()
         owners = _owners_of_tables_beside(tables)
@@ -146,6 +148,7 @@ class ServerLink:
         """Marks a wait on one of tf.data's threads, for `end_waits`."""
         with self._nobody_in_python:
             self._num_in_python += 1
+            self._ever_waited = True
         try:
             self._raise_if_ended()
             yield
@@ -170,6 +173,10 @@ class ServerLink:
             self._idle.pop().put(None)
         with self._nobody_in_python:
             self._nobody_in_python.wait_for(lambda: self._num_in_python == 0, _END_SECONDS)
+            ever_waited = self._ever_waited
+        if ever_waited:
+            # They still need Python's lock to return, and those that were between two waits to be told.
+            time.sleep(_LEAVE_SECONDS)
 
     def is_ended(self, seconds: float) -> bool:
         """Whether `end_waits` was called, or is within so many seconds."""
