@@ -28,7 +28,7 @@ def check_priorities(priorities: Any, td_errors: Any, shape: tuple[int, ...]) ->
 
     Raises:
       ValueError: not exactly one of the two is given.
-      ValueError: the shape differs.
+      ValueError: they are no real numbers, or their shape differs.
       ValueError: a value is not finite, or a priority is negative; the message names the position.
 
     >>> check_priorities([1, 2.5], None, (2,))
@@ -41,7 +41,10 @@ def check_priorities(priorities: Any, td_errors: Any, shape: tuple[int, ...]) ->
     if (priorities is None) == (td_errors is None):
         raise ValueError("give priorities or td_errors, exactly one of them.")
     name = "td_errors" if priorities is None else "priorities"
-    values = np.asarray(td_errors if priorities is None else priorities, np.float64)
+    given = np.asarray(td_errors if priorities is None else priorities)
+    if given.dtype.kind in "cOSUmM":  # bfloat16 is of a kind of its own
+        raise ValueError(f"{name}: expected real numbers, got {given.dtype}.")
+    values = given.astype(np.float64, copy=False)
     if values.shape != tuple(shape):
         raise ValueError(f"{name}: expected shape {list(shape)}, got {list(values.shape)}.")
     if name == "priorities" and values.size <= _FEW and all(0.0 <= value < math.inf for value in values.flat):

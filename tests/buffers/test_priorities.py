@@ -299,3 +299,14 @@ def test_update_priorities_from_refuses_errors_that_are_not_finite():
     _, info = buffer.sample(2, 3)
     with pytest.raises(ValueError, match=r"td_errors\[1\] is nan"):
         buffer.update_priorities_from(info, np.array([[1.0, 1, 1], [1, np.nan, 1]]))
+
+
+@pytest.mark.parametrize("values", [["a"], [1 + 2j], [None]])
+def test_priorities_that_are_no_real_numbers_are_refused_by_name(values):
+    with pytest.raises(ValueError, match="priorities: expected real numbers, got"):
+        check_priorities(values, None, (1,))
+
+
+def test_td_errors_of_mixed_precision_are_taken():
+    for dtype in (tf.bfloat16, tf.float16):
+        assert check_priorities(None, tf.constant([-1.5], dtype), (1,)).tolist() == [1.5]
