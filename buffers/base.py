@@ -63,7 +63,11 @@ class BufferInfo(NamedTuple):
       probabilities: float32 `[B]`, the chance of this draw among the eligible starts.
       keys: int64 `[B]`, what `update_priorities` takes.
       weights: float32 `[B]`, importance weights; ones where draws are uniform.
-      mask: bool, the shape of `ids`, False on padding.
+      mask: bool, the shape of `ids`, False on padding. Of many agents in lockstep: a dict of them by agent, False
+        also where the agent was absent.
+      times: of many agents (`MultiAgentReplayBuffer`): int64, the shape of `ids`, in which moment of its environment
+        each frame was added; -1 on padding. Else `()`.
+      agents: of many agents that learn independently: int32 `[B]`, whose frames these are. Else `()`.
 
     >>> BufferInfo(ids=[7], probabilities=[0.5], keys=[7], weights=[1.0], mask=[True]).key
     [7]
@@ -74,6 +78,8 @@ class BufferInfo(NamedTuple):
     keys: Any
     weights: Any
     mask: Any
+    times: Any = ()
+    agents: Any = ()
 
     @property
     def key(self) -> Any:
@@ -123,12 +129,31 @@ class ReplayBuffer(abc.ABC):
         """Frames held now, int64 `[]`: a tensor, so that inside a `tf.function` it stays live."""
 
     @abc.abstractmethod
-    def add_batch(self, items: Items, *, end_of_episode: Any = None, priorities: Any = None) -> Ids:
-        """Stores one frame of each stream, leaves `[B, ...]`; returns their ids, int64 `[B]`."""
+    def add_batch(
+        self, items: Items, *, end_of_episode: Any = None, priorities: Any = None, streams: Any = None
+    ) -> Ids:
+        """Stores one frame of each stream, leaves `[B, ...]`; returns their ids, int64 `[B]`.
+
+        With `streams`, int `[n]`, one of each of these only, all leaves `[n, ...]`: see `let_streams_part`.
+        """
 
     @abc.abstractmethod
-    def add_sequence(self, items: Items, *, end_of_episode: Any = None, priorities: Any = None) -> Ids:
-        """Stores `T` frames of each stream, leaves `[B, T, ...]`; returns ids, int64 `[B, T]`."""
+    def add_sequence(
+        self, items: Items, *, end_of_episode: Any = None, priorities: Any = None, streams: Any = None
+    ) -> Ids:
+        """Stores `T` frames of each stream, leaves `[B, T, ...]`; returns ids, int64 `[B, T]`.
+
+        With `streams`, int `[n]`, of these only, all leaves `[n, T, ...]`.
+        """
+
+    @abc.abstractmethod
+    def let_streams_part(self) -> None:
+        """From now on adds may bring frames of some streams without the others, by `streams=`.
+
+        Environments that answer at different times, agents that take turns, die and are born: each stream goes on at
+        its own pace, windows and episodes are those of its own frames. Where streams may part anyhow this does
+        nothing; a ring of frames has to be told before its first frame.
+        """
 
     @abc.abstractmethod
     def end_stream(self, b: int | None = None) -> None:

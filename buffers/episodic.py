@@ -264,7 +264,13 @@ class EpisodicReplayBuffer(ReplayBuffer):
     # Writing
 
     def add_batch(
-        self, items: Items, episode_ids: Ids = None, *, end_of_episode: Any = None, priorities: Any = None
+        self,
+        items: Items,
+        episode_ids: Ids = None,
+        *,
+        end_of_episode: Any = None,
+        priorities: Any = None,
+        streams: Any = None,
     ) -> Ids:
         """Stores one frame of each stream; or, with `episode_ids`, one frame in each of these episodes.
 
@@ -287,12 +293,18 @@ class EpisodicReplayBuffer(ReplayBuffer):
           ValueError: the buffer is closed.
         """
         if episode_ids is None:
-            return self._adds.add_batch(items, end_of_episode, priorities)
+            return self._adds.add_batch(items, end_of_episode, priorities, streams)
         _refuse_beside_ids(end_of_episode, priorities)
         return self._episode_ids.add_batch(items, episode_ids)
 
     def add_sequence(
-        self, items: Items, episode_id: Ids = None, *, end_of_episode: Any = None, priorities: Any = None
+        self,
+        items: Items,
+        episode_id: Ids = None,
+        *,
+        end_of_episode: Any = None,
+        priorities: Any = None,
+        streams: Any = None,
     ) -> Ids:
         """Stores `T` frames of each stream; or, with `episode_id`, `T` frames of that episode.
 
@@ -309,9 +321,12 @@ class EpisodicReplayBuffer(ReplayBuffer):
           ValueError: as `add_batch`; also where fields disagree about `T`. Nothing is stored.
         """
         if episode_id is None:
-            return self._adds.add_sequence(items, end_of_episode, priorities)
+            return self._adds.add_sequence(items, end_of_episode, priorities, streams)
         _refuse_beside_ids(end_of_episode, priorities)
         return self._episode_ids.add_sequence(items, episode_id)
+
+    def let_streams_part(self) -> None:
+        """Nothing to do: streams may part anyhow."""
 
     def end_stream(self, b: int | None = None) -> None:
         """Stream `b` (None: all of them) stops here: its episode gets no more frames.

@@ -182,7 +182,9 @@ class ReservoirReplayBuffer(ReplayBuffer):
 
     # Writing
 
-    def add_batch(self, items: Items, *, end_of_episode: Any = None, priorities: Any = None) -> Ids:
+    def add_batch(
+        self, items: Items, *, end_of_episode: Any = None, priorities: Any = None, streams: Any = None
+    ) -> Ids:
         """Offers one frame of each stream.
 
         Args:
@@ -200,9 +202,11 @@ class ReservoirReplayBuffer(ReplayBuffer):
           ValueError: `end_of_episode` or `priorities` does not fit. Nothing is counted.
           ValueError: the buffer is closed.
         """
-        return self._adds.add_batch(items, end_of_episode, priorities)
+        return self._adds.add_batch(items, end_of_episode, priorities, streams)
 
-    def add_sequence(self, items: Items, *, end_of_episode: Any = None, priorities: Any = None) -> Ids:
+    def add_sequence(
+        self, items: Items, *, end_of_episode: Any = None, priorities: Any = None, streams: Any = None
+    ) -> Ids:
         """Offers `T` frames of each stream: the same as `T` calls of `add_batch`, in one.
 
         Args:
@@ -216,7 +220,10 @@ class ReservoirReplayBuffer(ReplayBuffer):
         Raises:
           ValueError: as `add_batch`; also where fields disagree about `T`. Nothing is counted.
         """
-        return self._adds.add_sequence(items, end_of_episode, priorities)
+        return self._adds.add_sequence(items, end_of_episode, priorities, streams)
+
+    def let_streams_part(self) -> None:
+        """Nothing to do: streams may part anyhow."""
 
     def end_stream(self, b: int | None = None) -> None:
         """Changes nothing: no window is drawn that could go on past the newest frame.

@@ -186,7 +186,9 @@ class ServedBuffer(ReplayBuffer):
 
     # Writing
 
-    def add_batch(self, items: Items, *, end_of_episode: Any = None, priorities: Any = None) -> Ids:
+    def add_batch(
+        self, items: Items, *, end_of_episode: Any = None, priorities: Any = None, streams: Any = None
+    ) -> Ids:
         """Writes one frame of each stream, and the items that it completes.
 
         The server confirms items later, at the latest when the buffer is read, flushed or closed, or
@@ -211,9 +213,11 @@ class ServedBuffer(ReplayBuffer):
             tell the table's greatest priority (`initial='max'`; the last one that it told is given). The frame is
             written all the same, and its items may arrive later: adding it again would store it twice.
         """
-        return self._adds.add_batch(items, end_of_episode, priorities)
+        return self._adds.add_batch(items, end_of_episode, priorities, streams)
 
-    def add_sequence(self, items: Items, *, end_of_episode: Any = None, priorities: Any = None) -> Ids:
+    def add_sequence(
+        self, items: Items, *, end_of_episode: Any = None, priorities: Any = None, streams: Any = None
+    ) -> Ids:
         """Writes `T` frames of each stream, leaves `[B, T, ...]`: the same as `T` calls of `add_batch`.
 
         Returns:
@@ -225,7 +229,10 @@ class ServedBuffer(ReplayBuffer):
             are written. Go on with the rest, or call `end_stream`: else what is added next follows the last of them.
           KeyboardInterrupt: the frames that are not written yet are left out, and the next ones begin episodes.
         """
-        return self._adds.add_sequence(items, end_of_episode, priorities)
+        return self._adds.add_sequence(items, end_of_episode, priorities, streams)
+
+    def let_streams_part(self) -> None:
+        """Nothing to do: streams may part anyhow."""
 
     def end_stream(self, b: int | None = None) -> None:
         """Stream `b` (None: all of them) stops here: no item goes past its newest frame.

@@ -160,7 +160,9 @@ class RingReplayBuffer(ReplayBuffer):
 
     # Writing
 
-    def add_batch(self, items: Items, *, end_of_episode: Any = None, priorities: Any = None) -> Ids:
+    def add_batch(
+        self, items: Items, *, end_of_episode: Any = None, priorities: Any = None, streams: Any = None
+    ) -> Ids:
         """Stores one frame of each stream.
 
         Args:
@@ -177,9 +179,11 @@ class RingReplayBuffer(ReplayBuffer):
           ValueError: `end_of_episode` or `priorities` does not fit. Nothing is stored.
           ValueError: the buffer is closed.
         """
-        return self._adds.add_batch(items, end_of_episode, priorities)
+        return self._adds.add_batch(items, end_of_episode, priorities, streams)
 
-    def add_sequence(self, items: Items, *, end_of_episode: Any = None, priorities: Any = None) -> Ids:
+    def add_sequence(
+        self, items: Items, *, end_of_episode: Any = None, priorities: Any = None, streams: Any = None
+    ) -> Ids:
         """Stores `T` frames of each stream: the same as `T` calls of `add_batch`, in one.
 
         Args:
@@ -193,7 +197,10 @@ class RingReplayBuffer(ReplayBuffer):
         Raises:
           ValueError: as `add_batch`; also where fields disagree about `T`. Nothing is stored.
         """
-        return self._adds.add_sequence(items, end_of_episode, priorities)
+        return self._adds.add_sequence(items, end_of_episode, priorities, streams)
+
+    def let_streams_part(self) -> None:
+        """Nothing to do: streams may part anyhow."""
 
     def end_stream(self, b: int | None = None) -> None:
         """Stream `b` (None: all of them) stops here: no window goes past its newest frame.

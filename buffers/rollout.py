@@ -176,7 +176,9 @@ class RolloutBuffer(ReplayBuffer):
 
     # Writing
 
-    def add_batch(self, items: Items, *, end_of_episode: Any = None, priorities: Any = None) -> Ids:
+    def add_batch(
+        self, items: Items, *, end_of_episode: Any = None, priorities: Any = None, streams: Any = None
+    ) -> Ids:
         """Stores one frame of each stream; arguments and result as those of `TFUniformReplayBuffer.add_batch`.
 
         Raises:
@@ -185,15 +187,20 @@ class RolloutBuffer(ReplayBuffer):
           ValueError: the rollout is whole: `clear` first. Nothing is stored.
           ValueError: the buffer is closed.
         """
-        return self._adds.add_batch(items, end_of_episode, priorities)
+        return self._adds.add_batch(items, end_of_episode, priorities, streams)
 
-    def add_sequence(self, items: Items, *, end_of_episode: Any = None, priorities: Any = None) -> Ids:
+    def add_sequence(
+        self, items: Items, *, end_of_episode: Any = None, priorities: Any = None, streams: Any = None
+    ) -> Ids:
         """Stores steps `[B, n, ...]` of each stream: the same as `n` calls of `add_batch`, all or none.
 
         Raises:
           ValueError: as `add_batch`. Nothing is stored, also where only the last steps find no room.
         """
-        return self._adds.add_sequence(items, end_of_episode, priorities)
+        return self._adds.add_sequence(items, end_of_episode, priorities, streams)
+
+    def let_streams_part(self) -> None:
+        """Nothing to do: streams may part anyhow."""
 
     def end_stream(self, b: int | None = None) -> None:
         """Stream `b` (None: all of them) stops at its newest frame: cut there, as by a time limit.

@@ -113,6 +113,8 @@ class ItemChecker:
         self._spec = spec
         self._batch_size = batch_size
         self._cast = cast
+        # By numbers of rows other than `B`.
+        self._of_rows: dict[int, ItemChecker] = {}
         # (NumPy dtype, shape with B in front) for each field: all that the common case needs.
         self._expected = [(field.numpy_dtype, (batch_size, *field.shape)) for field in spec.fields]
 
@@ -133,16 +135,20 @@ class ItemChecker:
         """
         return self.check_sequence_leaves(self._spec.flatten(items))
 
-    def check_leaves(self, leaves: list[Any]) -> list[Array]:
-        """`batch` for leaves that are flat already; fills the list that it is given."""
+    def check_leaves(self, leaves: list[Any], num_rows: int | None = None) -> list[Array]:
+        """`batch` for leaves that are flat already; fills the list that it is given. `num_rows` stands for `B`."""
+        if num_rows is not None and num_rows != self._batch_size:
+            return self._for_rows(num_rows).check_leaves(leaves)
         for index, (dtype, shape) in enumerate(self._expected):
             leaf = leaves[index]
             if type(leaf) is not np.ndarray or leaf.dtype != dtype or leaf.shape != shape:
                 leaves[index] = self._convert(leaf, index, (self._batch_size,))
         return leaves
 
-    def check_sequence_leaves(self, leaves: list[Any]) -> tuple[list[Array], int]:
-        """`sequence` for leaves that are flat already; fills the list that it is given."""
+    def check_sequence_leaves(self, leaves: list[Any], num_rows: int | None = None) -> tuple[list[Array], int]:
+        """`sequence` for leaves that are flat already; fills the list that it is given. `num_rows` stands for `B`."""
+        if num_rows is not None and num_rows != self._batch_size:
+            return self._for_rows(num_rows).check_sequence_leaves(leaves)
         num_steps: int | None = None
         for index, (dtype, shape) in enumerate(self._expected):
             leaf = leaves[index]
@@ -154,17 +160,17 @@ class ItemChecker:
         assert num_steps is not None  # a DataSpec has at least one field
         return leaves, num_steps
 
-    def trace(self, items: Nest, *, sequence: bool = False) -> list[tf.Tensor]:
+    def trace(self, items: Nest, *, num_rows: int | None, sequence: bool = False) -> list[tf.Tensor]:
         """Symbolic leaves inside a `tf.function`, checked as far as tracing knows them.
 
         Values and unknown dimensions are checked when the function runs, by `batch` or
-        `sequence` on what arrives.
+        `sequence` on what arrives. `num_rows` is `B`, or how many streams' rows come; None: that is not known.
 
         Raises:
           ValueError: structure, dtype, or a statically known shape does not fit.
         """
         leaves = self._spec.flatten(items)
-        outer = (self._batch_size, None) if sequence else (self._batch_size,)
+        outer: tuple[int | None, ...] = (num_rows, None) if sequence else (num_rows,)
         tensors = []
         for index, leaf in enumerate(leaves):
             field = self._spec.fields[index]
@@ -178,6 +184,13 @@ class ItemChecker:
                 raise ValueError(_mismatch(field, outer, tensor.shape, tensor.dtype.name))
             tensors.append(tensor)
         return tensors
+
+    def _for_rows(self, num_rows: int) -> ItemChecker:
+        """The same for so many rows."""
+        checker = self._of_rows.get(num_rows)
+        if checker is None:
+            checker = self._of_rows[num_rows] = ItemChecker(self._spec, num_rows, cast=self._cast)
+        return checker
 
     def _convert(self, leaf: Any, index: int, outer: tuple[int | None, ...]) -> Array:
         field = self._spec.fields[index]
