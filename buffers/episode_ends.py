@@ -3,7 +3,8 @@
 An episode ends where a top-level `step_type` is LAST (a TF-Agents `Trajectory`, or any namedtuple
 or dict with that field) or a top-level `is_last` is true; other specs take `end_of_episode_fn` or
 the `end_of_episode` argument of `add_batch`. Where `step_type` is FIRST or `is_first` is true, an
-episode begins, whether or not the one before was ended: a reset without a flag joins nothing.
+episode begins, whether or not the one before was ended: a reset without a flag joins nothing. Of an `AgentFrame` the
+agent's own frame is what is looked at.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from .agent_frames import AgentFrame
 from .nests import Array, Nest
 from .spec import DataSpec
 
@@ -179,8 +181,9 @@ class EpisodeRule:
 
     def _flag_field(self, name: str) -> int | None:
         """Index of the top-level field of that name when it is one real number a frame, else None."""
+        path = f"frame/{name}" if isinstance(self._spec.nest, AgentFrame) else name
         for index, field in enumerate(self._spec.fields):
-            if field.path == name and field.shape in ((), (1,)) and not field.dtype.is_complex:
+            if field.path == path and field.shape in ((), (1,)) and not field.dtype.is_complex:
                 return index
         return None
 
