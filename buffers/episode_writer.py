@@ -22,7 +22,7 @@ _logger = logging.getLogger(__name__)
 
 
 class _Plan(NamedTuple):
-    """What adding `T` frames to each of `B` streams comes to.
+    """What adding `T` frames to each of `B` streams, or of some `B` of them, comes to.
 
     Attributes:
       starts: bool `[B, T]`, the frame begins an episode.
@@ -82,66 +82,87 @@ class EpisodeWriter:
 
     # Streams
 
-    def add_step(self, leaves: list[Array], end_of_episode: Any, priorities: Any) -> Array:
-        """One frame a stream, leaves `[B, ...]`; returns ids int64 `[B]`."""
+    def add_step(
+        self, leaves: list[Array], end_of_episode: Any, priorities: Any, streams: Array | None = None
+    ) -> Array:
+        """One frame a stream, leaves `[B, ...]`; returns ids int64 `[B]`.
+
+        With `streams`, int64 `[n]` in ascending order, of these only: `n` stands for `B` everywhere.
+        """
         marks = self._marker.marks(leaves, end_of_episode)
+        num_streams = self._batch_size if streams is None else len(streams)
         if priorities is not None:
-            check_priorities(priorities, None, (self._batch_size,))
+            check_priorities(priorities, None, (num_streams,))
         with self._lock:
             self._check_open()
-            if self._batch_size == 1:
-                return self._add_frame(leaves, marks)
-            ids = self._add_quiet_step(leaves, marks)
+            if num_streams == 1:
+                return self._add_frame(leaves, marks, 0 if streams is None else int(streams[0]))
+            ids = self._add_quiet_step(leaves, marks, streams)
             if ids is not None:
                 return ids
             grown = [leaf[:, None] for leaf in leaves]
-            return self._add(grown, FrameMarks(*(None if mark is None else mark[:, None] for mark in marks)))[:, 0]
+            grown_marks = FrameMarks(*(None if mark is None else mark[:, None] for mark in marks))
+            return self._add(grown, grown_marks, streams)[:, 0]
 
-    def add_steps(self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any) -> Array:
-        """`T` frames a stream, leaves `[B, T, ...]`; returns ids int64 `[B, T]`."""
+    def add_steps(
+        self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any, streams: Array | None = None
+    ) -> Array:
+        """`T` frames a stream, leaves `[B, T, ...]`; returns ids int64 `[B, T]`; `streams` as in `add_step`."""
+        num_streams = self._batch_size if streams is None else len(streams)
         if priorities is not None:
-            check_priorities(priorities, None, (self._batch_size, num_steps))
+            check_priorities(priorities, None, (num_streams, num_steps))
         if num_steps == 0:
-            return np.zeros((self._batch_size, 0), np.int64)
+            return np.zeros((num_streams, 0), np.int64)
         marks = self._marker.marks(leaves, end_of_episode)
         with self._lock:
             self._check_open()
-            return self._add(leaves, marks)
+            return self._add(leaves, marks, streams)
 
-    def _add_frame(self, leaves: list[Array], marks: FrameMarks) -> Array:
-        """`_add` for one frame of the only stream, in plain ints."""
+    def _add_frame(self, leaves: list[Array], marks: FrameMarks, b: int) -> Array:
+        """`_add` for one frame of stream `b` alone, in plain ints."""
         table = self._table
         begins, completes, ends, final = [mark is not None and bool(mark[0]) for mark in marks]
-        episode = int(self._continued()[0])
+        episode = int(self._open[b])
+        if episode < table.oldest or is_finished(int(table.states[table.slot(episode)])):
+            episode = _NO_EPISODE
         length = table.length(episode) if episode >= 0 and not begins else 0
         self._check_episode_fits(length + 1)
+        oldest = table.oldest
         if self._max_frames is None:
             self._check_pages(int(length % table.pages.page_rows == 0), int(length == 0))
-        elif episode == table.oldest and table.num_frames >= self._max_frames:
-            length = 0  # it is the oldest of several and has to go: the frame begins another
+        elif table.num_frames >= self._max_frames:
+            if self._batch_size > 1:
+                self._check_open_fit(length + 1, np.array([b]))
+            held = table.num_frames
+            while held >= self._max_frames:
+                held -= table.length(oldest)
+                oldest += 1
+            if episode < oldest:
+                length = 0  # it is among those that have to go: the frame begins another
+        if length == 0:
+            oldest = max(oldest, table.next_id + 1 - table.capacity)
         if begins and episode >= 0:
             table.finish(np.array([episode]))
-            self._open[0] = _NO_EPISODE
-        if length == 0:
-            table.evict_until(table.next_id + 1 - table.capacity)
-        if self._max_frames is not None:
-            while table.num_frames >= self._max_frames:
-                table.evict_oldest()
-        if length == 0:
+            self._open[b] = _NO_EPISODE
+        evicts = oldest > table.oldest
+        if evicts:
+            table.evict_until(oldest)
+        if length == 0 or (evicts and self._batch_size > 1):
             self._tell_lost()
+        if length == 0:
             episode = int(table.begin(1)[0])
-        self._open[0] = _NO_EPISODE  # for the case that the write is interrupted
+        self._open[b] = _NO_EPISODE  # for the case that the write is interrupted
         identity = table.write_frame(episode, leaves, completes * COMPLETED | ends * FINISHED | final * FINAL)
         if not ends:
-            self._open[0] = episode
+            self._open[b] = episode
         return np.array([identity])
 
-    def _add_quiet_step(self, leaves: list[Array], marks: FrameMarks) -> Array | None:
+    def _add_quiet_step(self, leaves: list[Array], marks: FrameMarks, streams: Array | None) -> Array | None:
         """`_add` for a step in which no episode begins or leaves, which most are; None where one does."""
         table = self._table
-        if self._max_frames is not None and table.num_frames + self._batch_size > self._max_frames:
+        if self._max_frames is not None and table.num_frames + len(leaves[0]) > self._max_frames:
             return None
-        episodes = self._continued()
+        episodes = self._continued(streams)
         if int(episodes.min()) < 0 or (marks.begins is not None and marks.begins.any()):
             return None
         nums = np.ones_like(episodes)
@@ -152,22 +173,18 @@ class EpisodeWriter:
             self._check_pages(table.pages_needed(lengths, nums), 0)
         completed, ended, final = [np.zeros(len(episodes), bool) if mark is None else mark for mark in marks[1:]]
         ids = ((episodes + 1) << STEP_BITS) + lengths
-        self._open[:] = _NO_EPISODE  # for the case that the write is interrupted
+        chosen = slice(None) if streams is None else streams
+        self._open[chosen] = _NO_EPISODE  # for the case that the write is interrupted
         table.write(ids, leaves, episodes, nums, flags_of(completed, ended, final))
-        self._open[:] = np.where(ended, _NO_EPISODE, episodes)
+        self._open[chosen] = np.where(ended, _NO_EPISODE, episodes)
         return ids
 
-    def _add(self, leaves: Sequence[Array], marks: FrameMarks) -> Array:
-        """Frames of all streams, leaves `[B, T, ...]`; the lock is held."""
-        num_steps = leaves[0].shape[1]
-        plan = self._plan(marks, num_steps)
+    def _add(self, leaves: Sequence[Array], marks: FrameMarks, streams: Array | None) -> Array:
+        """Frames of all streams, or of these, leaves `[B, T, ...]`; the lock is held."""
+        num_streams, num_steps = leaves[0].shape[:2]
+        plan = self._plan(marks, num_steps, streams)
         if self._max_frames is not None:
-            most = int(plan.steps.sum(axis=0).max()) + self._batch_size
-            if most > self._max_frames:
-                raise ValueError(
-                    f"{self._batch_size} open episodes would hold {most} frames, max_frames is {self._max_frames}; "
-                    "raise max_frames, or end episodes earlier. Nothing was added."
-                )
+            self._check_open_fit(int(plan.steps.sum(axis=0).max()) + num_streams, streams)
         if int(plan.steps.max()) >= MAX_EPISODE_FRAMES:
             self._check_episode_fits(int(plan.steps.max()) + 1)
         touched = min(plan.continued.min(initial=self._table.next_id), self._table.next_id)
@@ -175,36 +192,36 @@ class EpisodeWriter:
             # An episode would go that these frames go on with: as in single steps, it matters when it goes.
             middle = num_steps // 2
             halves = [
-                self._add([leaf[:, part] for leaf in leaves], _part(marks, part))
+                self._add([leaf[:, part] for leaf in leaves], _part(marks, part), streams)
                 for part in (slice(None, middle), slice(middle, None))
             ]
             return np.concatenate(halves, axis=1)
         while plan.oldest > touched:
-            plan = self._plan(marks, num_steps, oldest=plan.oldest)
+            plan = self._plan(marks, num_steps, streams, oldest=plan.oldest)
             touched = min(plan.continued.min(initial=self._table.next_id), self._table.next_id)
-        return self._write(plan, leaves, marks)
+        return self._write(plan, leaves, marks, streams)
 
-    def _plan(self, marks: FrameMarks, num_steps: int, oldest: int = 0) -> _Plan:
+    def _plan(self, marks: FrameMarks, num_steps: int, streams: Array | None, oldest: int = 0) -> _Plan:
         """What the frames come to when the episodes before `oldest` are gone."""
         table = self._table
         time = np.arange(num_steps)
-        continued = self._continued()
+        continued = self._continued(streams)
         continued[continued < oldest] = _NO_EPISODE
-        starts = np.zeros((self._batch_size, num_steps), bool)
+        starts = np.zeros((len(continued), num_steps), bool)
         if marks.begins is not None:
             starts |= marks.begins
         if marks.ends is not None:
             starts[:, 1:] |= marks.ends[:, :-1]
         starts[:, 0] |= continued < 0
         goes_on = ~starts[:, 0]
-        lengths = np.zeros(self._batch_size, np.int64)
+        lengths = np.zeros(len(continued), np.int64)
         lengths[goes_on] = lengths_of(table.states_of(continued[goes_on]))
         first_steps = np.maximum.accumulate(np.where(starts, time, -lengths[:, None]), axis=1)
         # Ids in the order of time, then of streams, as single steps give them.
-        steps, streams = np.nonzero(starts.T)
+        steps, rows = np.nonzero(starts.T)
         episodes = np.full(starts.shape, _NO_EPISODE)
         episodes[:, 0] = continued
-        episodes[streams, steps] = table.next_id + np.arange(len(steps))
+        episodes[rows, steps] = table.next_id + np.arange(len(steps))
         episodes = np.maximum.accumulate(episodes, axis=1)
         oldest = self._oldest_after(episodes, len(steps))
         return _Plan(starts, episodes, time - first_steps, continued[goes_on], oldest)
@@ -224,7 +241,7 @@ class EpisodeWriter:
             held -= table.length(episode) + int(np.count_nonzero(episodes == episode))
         return max(oldest, table.next_id) if held <= self._max_frames else table.next_id + 1
 
-    def _write(self, plan: _Plan, leaves: Sequence[Array], marks: FrameMarks) -> Array:
+    def _write(self, plan: _Plan, leaves: Sequence[Array], marks: FrameMarks, streams: Array | None) -> Array:
         table, (num_streams, num_steps) = self._table, plan.starts.shape
         # Runs of frames of one episode, stream after stream: where they start and end in the flattened frames.
         is_first = plan.starts.copy()
@@ -245,26 +262,30 @@ class EpisodeWriter:
         num_new = int(np.count_nonzero(plan.starts))
         if self._max_frames is None:
             self._check_pages(table.pages_needed(first_steps, nums), num_new)
+        chosen = slice(None) if streams is None else streams
         if marks.begins is not None and marks.begins[:, 0].any():
             # They go no further, though nothing said that they ended.
-            left = self._continued()[marks.begins[:, 0]]
+            begun = np.flatnonzero(marks.begins[:, 0])
+            begun = begun if streams is None else streams[begun]
+            left = self._continued(begun)
             table.finish(left[left >= 0])
-            self._open[marks.begins[:, 0]] = _NO_EPISODE
+            self._open[begun] = _NO_EPISODE
         table.evict_until(plan.oldest)
         self._tell_lost()
         table.begin(num_new)
         open_after = np.where(ended[stops % num_steps == 0], _NO_EPISODE, plan.episodes[:, -1])
-        self._open[:] = _NO_EPISODE  # for the case that the write is interrupted
+        self._open[chosen] = _NO_EPISODE  # for the case that the write is interrupted
         ids = ((plan.episodes + 1) << STEP_BITS) + plan.steps
         flat = [leaf.reshape(num_streams * num_steps, *leaf.shape[2:]) for leaf in leaves]
         table.write(ids.reshape(-1), flat, episodes, nums, flags)
-        self._open[:] = open_after
+        self._open[chosen] = open_after
         return ids
 
-    def _continued(self) -> Array:
-        """For each stream the episode that its next frame continues, or -1; int64 `[B]`."""
+    def _continued(self, streams: Array | None = None) -> Array:
+        """For each stream, or these, the episode that its next frame continues, or -1; int64 `[B]`."""
         table = self._table
-        held = np.where(self._open >= table.oldest, self._open, _NO_EPISODE)
+        opened = self._open if streams is None else self._open[streams]
+        held = np.where(opened >= table.oldest, opened, _NO_EPISODE)
         # One that was ended by its id is continued by no stream.
         held[table.states_of(held) & FINISHED != 0] = _NO_EPISODE
         return held
@@ -408,6 +429,23 @@ class EpisodeWriter:
             raise ValueError(f"episode id {given.max()} was never given out: the next one is {self._table.next_id}.")
         if len(np.unique(given)) < len(given):
             raise ValueError(f"episode ids {episode_ids.tolist()}: one stands twice; add its frames one after another.")
+
+    def _check_open_fit(self, num_frames: int, streams: Array | None) -> None:
+        """Refuses so many frames in open episodes of all streams, or of these beside the others'."""
+        if self._max_frames is None:
+            return
+        num_open = self._batch_size
+        if streams is not None:
+            others = self._continued()
+            others[streams] = _NO_EPISODE
+            others = others[others >= 0]
+            num_open = len(streams) + len(others)
+            num_frames += int(lengths_of(self._table.states_of(others)).sum())
+        if num_frames > self._max_frames:
+            raise ValueError(
+                f"{num_open} open episodes would hold {num_frames} frames, max_frames is {self._max_frames}; "
+                "raise max_frames, or end episodes earlier. Nothing was added."
+            )
 
     def _check_room(self, lengths: Array, nums: Array, num_new: int) -> None:
         table = self._table

@@ -280,6 +280,8 @@ class EpisodicReplayBuffer(ReplayBuffer):
           episode_ids: int64 `[n]`, as in TF-Agents: what `create_episode_ids` or the last call returned.
           end_of_episode: bool `[B]`, marks ends that the items do not tell.
           priorities: `[B]`, checked as every buffer checks them; draws do not depend on them.
+          streams: int `[n]`, ascending, each once: these streams only get a frame, `n` stands for `B` everywhere, and
+            the episodes of the others stay open.
 
         Returns:
           The frames' ids, int64 `[B]`; with `episode_ids` the ids of the episodes that they went to, `[n]`:
@@ -288,13 +290,15 @@ class EpisodicReplayBuffer(ReplayBuffer):
 
         Raises:
           ValueError: the items do not match `data_spec`; the message names the field. Nothing is stored.
-          ValueError: `end_of_episode` or `priorities` does not fit, or stands beside `episode_ids`. Nothing is stored.
+          ValueError: `streams` are none of this buffer, or not ascending. Nothing is stored.
+          ValueError: `end_of_episode` or `priorities` does not fit. Nothing is stored.
+          ValueError: `end_of_episode`, `priorities` or `streams` stands beside `episode_ids`. Nothing is stored.
           ValueError: what open episodes would hold does not fit. Nothing is stored.
           ValueError: the buffer is closed.
         """
         if episode_ids is None:
             return self._adds.add_batch(items, end_of_episode, priorities, streams)
-        _refuse_beside_ids(end_of_episode, priorities)
+        _refuse_beside_ids(end_of_episode, priorities, streams)
         return self._episode_ids.add_batch(items, episode_ids)
 
     def add_sequence(
@@ -313,6 +317,7 @@ class EpisodicReplayBuffer(ReplayBuffer):
           episode_id: int64 `[]`, as in TF-Agents.
           end_of_episode: bool `[B, T]`.
           priorities: `[B, T]`, checked; draws do not depend on them.
+          streams: int `[n]`, as in `add_batch`.
 
         Returns:
           The frames' ids, int64 `[B, T]`; with `episode_id` the id of the episode that the last frame went to.
@@ -322,7 +327,7 @@ class EpisodicReplayBuffer(ReplayBuffer):
         """
         if episode_id is None:
             return self._adds.add_sequence(items, end_of_episode, priorities, streams)
-        _refuse_beside_ids(end_of_episode, priorities)
+        _refuse_beside_ids(end_of_episode, priorities, streams)
         return self._episode_ids.add_sequence(items, episode_id)
 
     def let_streams_part(self) -> None:
@@ -661,6 +666,11 @@ class EpisodicReplayBuffer(ReplayBuffer):
             raise ValueError(f"this {type(self).__name__} is closed; build a new one.")
 
 
-def _refuse_beside_ids(end_of_episode: Any, priorities: Any) -> None:
-    if end_of_episode is not None or priorities is not None:
-        raise ValueError("end_of_episode and priorities are for streams: give them without episode ids.")
+def _refuse_beside_ids(end_of_episode: Any, priorities: Any, streams: Any) -> None:
+    given = {"end_of_episode": end_of_episode, "priorities": priorities, "streams": streams}
+    found = [name for name, value in given.items() if value is not None]
+    if found:
+        raise ValueError(
+            f"{' and '.join(found)} beside episode ids: end_of_episode, priorities and streams are for streams; give "
+            "them without episode ids."
+        )

@@ -192,6 +192,8 @@ class ReservoirReplayBuffer(ReplayBuffer):
             inside a `tf.function` symbolic tensors. What is kept is copied.
           end_of_episode: bool `[B]`; matters with `final_frame='observation'`.
           priorities: `[B]`, checked as every buffer checks them; what is kept and drawn does not depend on them.
+          streams: int `[n]`, ascending, each once: these streams only offer a frame, and `n` stands for `B`
+            everywhere.
 
         Returns:
           The frames' ids, int64 `[B]`, -1 for final observations: a tensor where the items are tensors, else
@@ -200,6 +202,7 @@ class ReservoirReplayBuffer(ReplayBuffer):
         Raises:
           ValueError: the items do not match `data_spec`; the message names the field. Nothing is counted.
           ValueError: `end_of_episode` or `priorities` does not fit. Nothing is counted.
+          ValueError: `streams` are none of this buffer, or not ascending. Nothing is counted.
           ValueError: the buffer is closed.
         """
         return self._adds.add_batch(items, end_of_episode, priorities, streams)
@@ -213,6 +216,7 @@ class ReservoirReplayBuffer(ReplayBuffer):
           items: nest matching `data_spec`, leaves `[B, T, ...]`. `T` may be 0.
           end_of_episode: bool `[B, T]`.
           priorities: `[B, T]`, checked.
+          streams: int `[n]`, as in `add_batch`.
 
         Returns:
           The frames' ids, int64 `[B, T]`: a tensor where the items are tensors, else an array.

@@ -74,11 +74,18 @@ class ReservoirWriter:
         self._first_id += self._rule.num_seen
         self._rule.clear()
 
-    def add_step(self, leaves: list[Array], end_of_episode: Any, priorities: Any) -> Array:
-        return self._add(leaves, (self._batch_size,), end_of_episode, priorities)
+    def add_step(
+        self, leaves: list[Array], end_of_episode: Any, priorities: Any, streams: Array | None = None
+    ) -> Array:
+        # Whose items they are is told by no row, so that of `streams` only the number matters.
+        num_streams = self._batch_size if streams is None else len(streams)
+        return self._add(leaves, (num_streams,), end_of_episode, priorities)
 
-    def add_steps(self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any) -> Array:
-        return self._add(leaves, (self._batch_size, num_steps), end_of_episode, priorities)
+    def add_steps(
+        self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any, streams: Array | None = None
+    ) -> Array:
+        num_streams = self._batch_size if streams is None else len(streams)
+        return self._add(leaves, (num_streams, num_steps), end_of_episode, priorities)
 
     def _add(self, leaves: list[Array], outer: tuple[int, ...], end_of_episode: Any, priorities: Any) -> Array:
         """Offers frames `[B, ...]` or `[B, T, ...]`, step by step; their ids, int64 `outer`."""
@@ -120,11 +127,12 @@ class ReservoirWriter:
         """Those of the frames, counted in the order of the stream: `[m, ...]`."""
         if not is_sequence:
             return leaves if len(index) == len(leaves[0]) else [leaf[index] for leaf in leaves]
-        if self._batch_size == 1:
+        num_streams = leaves[0].shape[0]
+        if num_streams == 1:
             # Ascending and each once: so many numbers in a row are all between their ends, and need no copy.
             first, stop = int(index[0]), int(index[-1]) + 1
             return [leaf[0, slice(first, stop) if stop - first == len(index) else index] for leaf in leaves]
-        time, stream = np.divmod(index, self._batch_size)
+        time, stream = np.divmod(index, num_streams)
         return [leaf[stream, time] for leaf in leaves]
 
     def _keep(self, frames: list[Array], kept: Kept) -> None:

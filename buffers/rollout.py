@@ -26,7 +26,7 @@ from .memory import check_capacity_fits
 from .nests import Array, Nest
 from .rollout_fields import STATE_FLAG, find_fields, warn_of_unclear_flag
 from .rollout_minibatches import minibatch_dataset
-from .rollout_writer import RolloutWriter
+from .rollout_writer import WHY_STREAMS_STAY, RolloutWriter, refuse_streams
 from .spec import DataSpec, ItemChecker
 from .stats import BufferStats
 from .uniform import TFUniformReplayBuffer
@@ -185,8 +185,10 @@ class RolloutBuffer(ReplayBuffer):
           ValueError: the items do not match `data_spec`, or another argument does not fit. Nothing is stored.
           ValueError: RLDS's `is_terminal` is true on a frame that is not its episode's last. Nothing is stored.
           ValueError: the rollout is whole: `clear` first. Nothing is stored.
+          ValueError: `streams` is given: see `let_streams_part`. Nothing is stored.
           ValueError: the buffer is closed.
         """
+        refuse_streams(streams)
         return self._adds.add_batch(items, end_of_episode, priorities, streams)
 
     def add_sequence(
@@ -197,10 +199,16 @@ class RolloutBuffer(ReplayBuffer):
         Raises:
           ValueError: as `add_batch`. Nothing is stored, also where only the last steps find no room.
         """
+        refuse_streams(streams)
         return self._adds.add_sequence(items, end_of_episode, priorities, streams)
 
     def let_streams_part(self) -> None:
-        """Nothing to do: streams may part anyhow."""
+        """Refuses: a rollout is `[B, T]`, with a frame of every stream at each step.
+
+        Raises:
+          ValueError: always; one buffer for each stream that goes at its own pace does instead.
+        """
+        raise ValueError(f"streams cannot part here: {WHY_STREAMS_STAY}")
 
     def end_stream(self, b: int | None = None) -> None:
         """Stream `b` (None: all of them) stops at its newest frame: cut there, as by a time limit.

@@ -15,6 +15,12 @@ from .rollout_fields import STATE_FLAG, RolloutFields, column, flags
 from .rollout_record import RolloutRecord
 from .spec import DataSpec
 
+# Why a rollout takes frames of all streams only, and what does instead.
+WHY_STREAMS_STAY = (
+    "a rollout is [B, T], the streams of a step side by side, so each step brings a frame of every stream. Build one "
+    "RolloutBuffer for each stream that goes at its own pace."
+)
+
 
 class RolloutWriter:
     """Writes frames into a buffer that holds one rollout, and keeps the record of their transitions.
@@ -54,12 +60,18 @@ class RolloutWriter:
             ids = np.arange(self._first_id, self._first_id + num_frames)
             return ids.reshape(-1, self._frames.batch_size).T
 
-    def add_step(self, leaves: list[Array], end_of_episode: Any, priorities: Any) -> Array:
-        """One frame a stream, leaves `[B, ...]`; returns ids int64 `[B]`."""
+    def add_step(
+        self, leaves: list[Array], end_of_episode: Any, priorities: Any, streams: Array | None = None
+    ) -> Array:
+        """One frame a stream, leaves `[B, ...]`; returns ids int64 `[B]`. Refuses `streams`."""
+        refuse_streams(streams)
         return self._add(leaves, 1, (self._frames.batch_size,), end_of_episode, priorities)
 
-    def add_steps(self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any) -> Array:
-        """`T` frames a stream, leaves `[B, T, ...]`; returns ids int64 `[B, T]`."""
+    def add_steps(
+        self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any, streams: Array | None = None
+    ) -> Array:
+        """`T` frames a stream, leaves `[B, T, ...]`; returns ids int64 `[B, T]`. Refuses `streams`."""
+        refuse_streams(streams)
         return self._add(leaves, num_steps, (self._frames.batch_size, num_steps), end_of_episode, priorities)
 
     def end_stream(self, b: int | None) -> None:
@@ -171,3 +183,15 @@ class RolloutWriter:
                 "last frame: in RLDS it belongs to the last step. Move it there, or name a field that speaks of the "
                 "transition with terminal_field."
             )
+
+
+def refuse_streams(streams: Any) -> None:
+    """Refuses adds to some streams only.
+
+    Raises:
+      ValueError: `streams` is not None.
+
+    >>> refuse_streams(None)
+    """
+    if streams is not None:
+        raise ValueError(f"streams: {WHY_STREAMS_STAY}")
