@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -66,36 +67,47 @@ class EligibleStarts(WindowStarts, abc.ABC):
     def heed(self, flags: FrameFlags) -> None:
         """From now on windows that `flags` does not allow are not eligible."""
         self._flags = flags
-        self._drop_others(np.arange(self._ring.tail, self._ring.published))
+        self._drop_others(self._ring.held_ids())
 
     def drop_deleted(self, ids: Array) -> None:
         """The frames with these ids `[n]`, all held, were deleted."""
         window, ring = self._window, self._ring
         steps = np.arange(1 - window.num_steps, window.burn_in + 1) * ring.batch_size
         starts = np.unique(ids[:, None] + steps)
-        self._drop_others(starts[(starts >= ring.tail) & (starts < ring.published)])
+        self._drop_others(starts[ring.is_held(starts)])
 
     def _make_counts(self) -> list[StartCount]:
         return []  # the set counts
 
     def _all_eligible_ids(self) -> Array:
         """Every eligible start held, in ascending order."""
-        return self._eligible(np.arange(self._ring.tail, self._ring.published - self._reach))
+        return self._eligible(self._ring.held_ids(self._reach))
 
-    def _eligible_since(self, first: int) -> Array:
-        """The eligible starts among those that may have become so by frames from id `first` on, or by an end."""
+    def _eligible_since(self, first: Any) -> Array:
+        """The eligible starts among those that may have become so by frames from id `first` on, or by an end.
+
+        Where streams go apart `first` is an array `[n]`, the first new ids of those that have new frames.
+        """
         return self._eligible(self._unsettled_since(first))
 
-    def _drop_outdated(self, first: int) -> None:
+    def _drop_outdated(self, first: Any) -> None:
         """Takes out of the set what frames from id `first` on, or an end, have made ineligible."""
         if self._window.short == "pad":
             self._drop_others(self._unsettled_since(first))
-        if self._context:
-            tail = self._ring.tail
-            self._drop_others(np.arange(tail, min(tail + self._context, self._ring.published)))
-
-    def _unsettled_since(self, first: int) -> Array:
+        if not self._context:
+            return
         ring = self._ring
+        if ring.apart:
+            tail = ring.at(ring.tail, first)
+            self._drop_others(ring.ids_from(tail, np.minimum(tail + self._context, ring.at(ring.published, first))))
+        else:
+            self._drop_others(np.arange(ring.tail, min(ring.tail + self._context, ring.published)))
+
+    def _unsettled_since(self, first: Any) -> Array:
+        ring = self._ring
+        if ring.apart:
+            low = np.maximum(first - self._unsettled, ring.at(ring.tail, first))
+            return ring.ids_from(low, ring.at(ring.published, first) - self._reach)
         return np.arange(max(first - self._unsettled, ring.tail), ring.published - self._reach)
 
     def _eligible(self, ids: Array) -> Array:
@@ -111,16 +123,17 @@ class EligibleStarts(WindowStarts, abc.ABC):
         bounds = self._read_cursors()
         if not self._all_eligible:
             return self._starting(ids, bounds)
-        if bounds.tail > self._ring.tail:
-            ids = ids[ids >= bounds.tail]
+        ring = self._ring
+        if ring.apart or bounds.tail > ring.tail:
+            ids = ids[ids >= ring.at(bounds.tail, ids)]
         if self._window.stride == 1:
             return ids
-        return ids[(ids - bounds.floor) // self._streams % self._window.stride == 0]
+        return ids[(ids - ring.at(bounds.floor, ids)) // self._streams % self._window.stride == 0]
 
     def _drop_others(self, ids: Array) -> None:
         """Takes those of these ids out of the set at which no window starts."""
         held = ids[self._holds(self._ring.rows(ids))]
-        ids = held[held < self._ring.published - self._reach]
+        ids = held[held < self._ring.at(self._ring.published, held) - self._reach]
         gone = np.setdiff1d(held, self._eligible(ids), assume_unique=True)
         if len(gone):
             self._drop(gone)

@@ -108,7 +108,7 @@ class FrameFlags:
         self.num_deleted += num
         return num
 
-    def renew(self, rows: slice, may_start: Array | None) -> None:
+    def renew(self, rows: slice | Array, may_start: Array | None) -> None:
         """New frames come into these rows; `may_start` `[n]` is what the predicate says of them."""
         if self._num_held:
             self._num_held -= int(np.count_nonzero(self._deleted[rows]))

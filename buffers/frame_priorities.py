@@ -90,7 +90,7 @@ class FramePriorities:
     def update(self, keys: Array, prepared: Array) -> int:
         """Gives the frames with these ids `[n]` these priorities; returns how many ids are not held."""
         ring = self._ring
-        held = (keys >= ring.tail) & (keys < ring.published)
+        held = ring.is_held(keys)
         num_gone = len(keys) - int(np.count_nonzero(held))
         if num_gone:
             keys, prepared = keys[held], prepared[held]
@@ -128,11 +128,27 @@ class FramePriorities:
         for kind in self._kinds:
             kind.refresh(first, self._values)
 
+    def before_overwrite_apart(self, ids: Array, held: Array) -> None:
+        """The rows of these new ids `[n, T]` are about to be written anew; where `held` frames lie in them."""
+        rows = self._ring.rows(ids)
+        # As above: what the first step gives up does not count for what new frames get.
+        self._give_up(rows[:, 0][held[:, 0]], True)
+        self._new_value = self._initial_value(rows[:, 0])
+        if ids.shape[1] > 1:
+            self._give_up(rows[:, 1:][held[:, 1:]], True)
+
+    def after_publish_apart(self, ids: Array, prepared: Array | None) -> None:
+        """These ids `[n, T]` are held now."""
+        rows = self._ring.rows(ids).reshape(-1)
+        self._set(rows, np.full(len(rows), self._new_value) if prepared is None else prepared.reshape(-1))
+        for kind in self._kinds:
+            kind.refresh(ids[:, 0], self._values)
+
     def start_again(self) -> None:
         """The ring was cleared, or a write was interrupted: what is not held has no priority."""
         ring = self._ring
         held = np.zeros(ring.capacity, bool)
-        held[ring.rows(np.arange(ring.tail, ring.published))] = True
+        held[ring.rows(ring.held_ids())] = True
         self._values[~held] = 0
         if self._tree is not None:
             slots, kept = np.flatnonzero(held), self._values[held]
@@ -156,7 +172,8 @@ class FramePriorities:
         else:
             self._tree.set(rows, values)
 
-    def _initial_value(self) -> np.float32:
+    def _initial_value(self, given_up: Array | None = None) -> np.float32:
+        """What new frames get; `given_up` are rows that are, where streams go apart."""
         if self._fixed is not None:
             return self._fixed
         if not self._is_max:
@@ -164,12 +181,15 @@ class FramePriorities:
         if self._tree is not None:
             return np.float32(self._tree.maximum or _FIRST_PRIORITY)
         # Of what can be drawn: the priority of a frame that starts no window is never set, and would stay the largest.
-        largest = max(kind.largest for kind in self._kinds) or self._largest_held()
+        largest = max(kind.largest for kind in self._kinds) or self._largest_held(given_up)
         # Where every priority is 0 it gets that of a first frame: with 0 it could never be drawn once another is not.
         return np.float32(largest or _FIRST_PRIORITY)
 
-    def _largest_held(self) -> float:
+    def _largest_held(self, given_up: Array | None) -> float:
         """Looks at all frames: asked where none can be drawn, as in the first steps of long windows."""
         ring = self._ring
+        if given_up is not None:
+            rows = np.setdiff1d(ring.rows(ring.held_ids()), given_up)
+            return float(self._values[rows].max(initial=0))
         oldest = max(ring.tail, ring.published + ring.batch_size - ring.capacity)
         return float(self._values[ring.rows(np.arange(oldest, ring.published))].max(initial=0))

@@ -81,8 +81,11 @@ class PrioritizedStarts(EligibleStarts):
         """The frames in these rows are about to be overwritten."""
         self._index.discard(rows)
 
-    def refresh(self, first: int, masses: Array) -> None:
-        """Frames from id `first` on came, or streams ended; `masses` float32 `[capacity]` are those of all rows."""
+    def refresh(self, first: Any, masses: Array) -> None:
+        """Frames from id `first` on came, or streams ended; `masses` float32 `[capacity]` are those of all rows.
+
+        Where streams go apart `first` is an array (`EligibleStarts`).
+        """
         rows = self._ring.rows(self._eligible_since(first))
         self._index.set(rows, masses[rows])
         self._drop_outdated(first)
@@ -126,7 +129,8 @@ class PrioritizedStarts(EligibleStarts):
         index = self._index
         num_eligible = index.num_in_graph()
         bounds = self._cursors_in_graph()
-        nothing = (bounds.published - bounds.tail < self._min_size) | (num_eligible < 1)
+        nothing = self._ring.num_between(bounds.tail, bounds.published) < self._min_size
+        nothing |= num_eligible < 1
         checked = tf.cond(nothing, self._raise_in_graph, lambda: tf.constant(False))
         with tf.control_dependencies([checked]):
             seed = tf.identity(seed)
@@ -140,9 +144,13 @@ class PrioritizedStarts(EligibleStarts):
         least = index.least_in_graph() if self._tracks_least else None
         return Starts(keys, tf.maximum(num_eligible, 1), chances, least)
 
-    def _ids_in_rows(self, rows: Array, published: int) -> Array:
+    def _ids_in_rows(self, rows: Array, published: Any) -> Array:
         """Ids of the frames that lie in these rows."""
         capacity = self._ring.capacity
+        if self._ring.apart:
+            # The newest of its stream that lies in the row: so many rounds before the next id as fit.
+            following = self._ring.at(published, rows)
+            return following - self._streams - (following - self._streams - rows) % capacity
         # Division is slow, and one is enough: rows up to that of the newest frame hold its round,
         # the others the one before.
         newest = published - 1
@@ -152,10 +160,11 @@ class PrioritizedStarts(EligibleStarts):
         return rows + (newest - newest_row) - older * capacity
 
     def _is_start_in_graph(self, ids: tf.Tensor, bounds: GraphBounds) -> tf.Tensor:
-        right = (ids >= bounds.tail) & (ids < bounds.published - self._reach)
+        ring = self._ring
+        right = (ids >= ring.at(bounds.tail, ids)) & (ids < ring.at(bounds.published, ids) - self._reach)
         if self._all_eligible:
             if self._window.stride > 1:
-                right &= tf.equal((ids - bounds.floor) // self._streams % self._window.stride, 0)
+                right &= tf.equal((ids - ring.at(bounds.floor, ids)) // self._streams % self._window.stride, 0)
             return right
         right &= self._decided_in_graph(ids, bounds)
         return right & ~self._lacks_context_in_graph(ids, bounds) if self._context else right

@@ -14,11 +14,15 @@ A reader draws among the ids below `published`, gathers, and then reads `reserve
 gathered for an id below `reserved - capacity` (or `floor`) may have been overwritten meanwhile, and is
 drawn again. Frames are evicted oldest first, so one comparison tells (test:
 `tests/buffers/test_torn_reads.py`, which finds torn rows without it).
+
+Where streams go apart (`part`), each has a time `t` of its own, and each of the cursors is an array `[B]`: of a stream
+the id of the next frame, so that all that is said of ids holds stream by stream. `at` picks each id's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -74,12 +78,17 @@ class FrameRing:
         self.words = self._shared_words.array
         self._shared_cursors = SharedMemory((3,), np.int64)
         self._cursors = self._shared_cursors.array
-        # Python's own copies of the cursors: reading them costs a reader and the writer less.
-        self.reserved = 0
-        self.published = 0
-        self.floor = 0
+        # Python's own copies of the cursors: reading them costs a reader and the writer less. Ints, or arrays `[B]` that
+        # are replaced, never changed.
+        self.reserved: Any = 0
+        self.published: Any = 0
+        self.floor: Any = 0
         # Where the ids of the frames added since the last `clear` begin.
-        self.cleared_at = 0
+        self.cleared_at: Any = 0
+        # Whether streams go apart, and for each row when its frame came, counted in adds: only then.
+        self.apart = False
+        self.arrivals: Array | None = None
+        self._num_arrivals = 0
         # For each stream, how many frames of its open episode were written: the next frame's k.
         self._open_steps = np.zeros(batch_size, np.int64)
         # Adding an array costs NumPy a third of what adding a Python int does.
@@ -88,35 +97,88 @@ class FrameRing:
         # For each stream the time at which its open episode began, or the next time: only once a reader asks for it.
         self._shared_open_times: SharedMemory | None = None
 
+    def part(self) -> None:
+        """From now on each stream goes at its own pace. Nothing may have been written, and no graph have been made."""
+        self.apart = True
+        first = np.arange(self.batch_size)
+        self._shared_cursors = SharedMemory((3, self.batch_size), np.int64)
+        self._cursors = self._shared_cursors.array
+        self._cursors[:] = first
+        self.reserved = self.published = self.floor = self.cleared_at = first
+        self.arrivals = np.zeros(self.capacity, np.int64)
+
+    def at(self, bound: Any, ids: Array) -> Any:
+        """What a bound, one of the cursors, is for each of these ids; arrays, or tensors in a graph."""
+        if not self.apart:
+            return bound
+        if isinstance(ids, tf.Tensor):
+            return tf.gather(bound, ids % self.batch_size)
+        return bound[ids % self.batch_size]
+
     @property
-    def tail(self) -> int:
-        """The oldest id held."""
+    def tail(self) -> Any:
+        """The oldest id held; where streams go apart of each stream, `[B]`."""
+        if self.apart:
+            return np.maximum(self.floor, self.published - self.capacity)
         return max(self.floor, self.published - self.capacity)
 
     @property
     def num_frames(self) -> int:
         """Frames held."""
-        return self.published - self.tail
+        return self.num_between(self.tail, self.published)
 
-    def next_words(self, marks: EpisodeMarks, num_steps: int) -> Array:
-        """Step words `[B, T]` of the coming frames."""
-        shape = (self.batch_size, num_steps)
+    @property
+    def num_added(self) -> int:
+        """Frames added since the last `clear`."""
+        return self.num_between(self.cleared_at, self.published)
+
+    def num_between(self, low: Any, high: Any) -> Any:
+        """How many ids lie between two cursors: an int, or in a graph int64 `[]`."""
+        if not self.apart:
+            return high - low
+        if isinstance(high, tf.Tensor):
+            return tf.reduce_sum(high - low) // self.batch_size
+        return int((high - low).sum()) // self.batch_size
+
+    def is_held(self, ids: Array) -> Array:
+        """Which of these ids are held, bool, their shape."""
+        return np.asarray((ids >= self.at(self.tail, ids)) & (ids < self.at(self.published, ids)))
+
+    def held_ids(self, reach: int = 0) -> Array:
+        """All ids held, but for those of the newest `reach / B` steps of each stream; ascending, or by stream."""
+        if not self.apart:
+            return np.arange(self.tail, self.published - reach)
+        return self.ids_from(self.tail, self.published - reach)
+
+    def ids_from(self, low: Array, high: Array) -> Array:
+        """The ids of streams that go apart, from `low` `[n]` up to, but not including, `high` `[n]`, stream by stream."""
+        streams = self.batch_size
+        if len(low) == 1:
+            return np.arange(int(low[0]), int(high[0]), streams)
+        nums = np.maximum((high - low) // streams, 0)
+        steps = np.arange(int(nums.max(initial=0)))
+        return (low[:, None] + steps * streams)[steps < nums[:, None]]
+
+    def next_words(self, marks: EpisodeMarks, num_steps: int, streams: Array | None = None) -> Array:
+        """Step words `[B, T]` of the coming frames; of these `streams` `[n]` only, `[n, T]`."""
+        open_steps = self._open_steps if streams is None else self._open_steps[streams]
+        shape = (len(open_steps), num_steps)
         time = np.arange(num_steps)
         if marks.begins is None and marks.ends is None:
-            return 2 * self._open_steps[:, None] + 2 * time
+            return 2 * open_steps[:, None] + 2 * time
         began = np.zeros(shape, bool) if marks.begins is None else marks.begins.reshape(shape).copy()
         if marks.ends is not None:
             began[:, 1:] |= marks.ends.reshape(shape)[:, :-1]
         # Time of each frame's episode start; negative where it began before this call.
-        start = np.maximum.accumulate(np.where(began, time, -self._open_steps[:, None]), axis=1)
+        start = np.maximum.accumulate(np.where(began, time, -open_steps[:, None]), axis=1)
         words = 2 * (time - start)
         if marks.final is not None:
             words += marks.final.reshape(shape)
         return words
 
     def open_steps_after(self, words: Array, ends: Array | None) -> Array:
-        """What the streams' open episodes count after a step with these words and ends, `[B]` each."""
-        open_steps = (words >> 1) + self._one_step
+        """What the streams' open episodes count after a step with these words and ends, `[B]` (`[n]`) each."""
+        open_steps = (words >> 1) + 1
         if ends is not None:
             open_steps[ends] = 0
         return open_steps
@@ -157,6 +219,31 @@ class FrameRing:
         # Last: an episode that a reader finds ended has all its frames published.
         self._show_open_times()
 
+    def ids_ahead(self, streams: Array, num_steps: int) -> Array:
+        """The ids `[n, T]` of the next frames of streams that go apart."""
+        return self.published[streams][:, None] + np.arange(num_steps) * self.batch_size
+
+    def reserve_apart(self, streams: Array, ids: Array, words: Array, open_steps: Array) -> Array:
+        """Claims the rows `[n, T]` of `ids_ahead` for frames with these words, where streams go apart.
+
+        `open_steps` `[n]` is what these streams' open episodes count after them. `T` is at most a quarter of what is
+        kept of a stream (`contiguous_steps`).
+        """
+        reserved = self.published.copy()
+        reserved[streams] = ids[:, -1] + self.batch_size
+        self.reserved = reserved
+        self._cursors[RESERVED] = reserved
+        rows = ids % self.capacity
+        self.words[rows] = words
+        assert self.arrivals is not None  # streams go apart
+        # Those of a later step came later.
+        self.arrivals[rows] = self._num_arrivals + np.arange(ids.shape[1])
+        self._num_arrivals += ids.shape[1]
+        all_open = self._open_steps.copy()
+        all_open[streams] = open_steps
+        self._open_steps = all_open
+        return rows
+
     def _show_open_times(self) -> None:
         if self._shared_open_times is not None:
             self._shared_open_times.array[:] = self.published // self.batch_size - self._open_steps
@@ -189,8 +276,11 @@ class FrameRing:
         Up to the ring's end, and at most a quarter of the ring, so that readers always
         find rows that no writer touches.
         """
+        most = self.capacity // self.batch_size // 4
+        if self.apart:  # rows are named one by one
+            return max(1, min(wanted, most))
         to_end = (self.capacity - self.published % self.capacity) // self.batch_size
-        return max(1, min(wanted, to_end, self.capacity // self.batch_size // 4))
+        return max(1, min(wanted, to_end, most))
 
     def end_stream(self, b: int | None) -> None:
         """Stream `b`'s next frame (None: every stream's) begins an episode."""
@@ -204,7 +294,7 @@ class FrameRing:
 
         The frames that lay in those rows are lost, and every stream's next frame begins an episode.
         """
-        self._raise_floor(max(self.floor, self.reserved - self.capacity))
+        self._raise_floor(self.oldest_untouched())
         self.reserved = self.published
         self._cursors[RESERVED] = self.reserved
         self.end_stream(None)
@@ -219,7 +309,7 @@ class FrameRing:
         for count in self._counts.values():
             count.value = 0
 
-    def _raise_floor(self, floor: int) -> None:
+    def _raise_floor(self, floor: Any) -> None:
         self.floor = floor
         self._cursors[FLOOR] = floor
 
@@ -240,32 +330,37 @@ class FrameRing:
         """Whether each stream's newest episode may go on, bool `[B]`."""
         return self._open_steps > 0
 
-    def words_by_stream(self) -> Array:
-        """Step words of all frames held, `[B, n]`, oldest first."""
-        return self.words[self.rows(self.ids_by_stream())]
+    def words_by_stream(self) -> list[Array]:
+        """Step words of all frames held, of each stream `[n]`, oldest first."""
+        return [self.words[self.rows(ids)] for ids in self.ids_by_stream()]
 
     def joined_words(self, ids: Array) -> Array:
         """Step words of these ids where a stream is one endless episode, which begins where all before is lost."""
-        return 2 * ((ids - self.floor) // self.batch_size)
+        return 2 * ((ids - self.at(self.floor, ids)) // self.batch_size)
 
-    def ids_by_stream(self) -> Array:
-        """Ids of all frames held, `[B, n]`, oldest first."""
-        return np.arange(self.tail, self.published).reshape(-1, self.batch_size).T
+    def ids_by_stream(self) -> list[Array]:
+        """Ids of all frames held, of each stream `[n]`, oldest first."""
+        if self.apart:
+            bounds = zip(self.tail.tolist(), self.published.tolist(), strict=True)
+            return [np.arange(low, high, self.batch_size) for low, high in bounds]
+        return list(np.arange(self.tail, self.published).reshape(-1, self.batch_size).T)
 
     def held_in_graph(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """`tail`, `published` and `floor` in a graph, int64 `[]`."""
+        """`tail`, `published` and `floor` in a graph, int64 `[]`, or `[B]`."""
         published, floor = tf.unstack(tf.gather(self._shared_cursors.in_graph(), [PUBLISHED, FLOOR]))
         return tf.maximum(floor, published - self.capacity), published, floor
 
-    def oldest_untouched(self) -> int:
-        """The oldest id whose row no writer has touched since it was published.
+    def oldest_untouched(self) -> Any:
+        """The oldest id whose row no writer has touched since it was published; of each stream, where they go apart.
 
         `reserved` is read before `floor`: an interrupted write raises `floor` before it lowers `reserved`.
         """
+        if self.apart:
+            return np.maximum(self.reserved - self.capacity, self.floor)
         return max(self.reserved - self.capacity, self.floor)
 
     def oldest_untouched_in_graph(self) -> tf.Tensor:
-        """The same in a graph, int64 `[]`: gathered, since an alias would be read at some later time."""
+        """The same in a graph, int64 `[]`, or `[B]`: gathered, since an alias would be read at some later time."""
         reserved, floor = tf.unstack(tf.gather(self._shared_cursors.in_graph(), [RESERVED, FLOOR]))
         return tf.maximum(reserved - self.capacity, floor)
 
@@ -275,6 +370,9 @@ class FrameRing:
 
     def num_episodes(self) -> int:
         """Episodes of which at least one frame is held."""
+        if self.apart:
+            by_stream = [words for words in self.words_by_stream() if len(words)]
+            return sum(int(np.count_nonzero(words < 2)) + int(words[0] >= 2) for words in by_stream)
         tail, published = self.tail, self.published
         begun = sum(int(np.count_nonzero(self.words[rows] < 2)) for rows in self._row_slices(tail, published))
         first = self.words[self.rows(np.arange(tail, min(tail + self.batch_size, published)))]

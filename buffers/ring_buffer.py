@@ -15,9 +15,12 @@ from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer, check_
 from .callbacks import call_weakly
 from .eligible_starts import EligibleStarts
 from .episode_ends import EpisodeRule, FinalFrame
+from .equal_frames import EqualFrames
 from .frame_flags import FrameFlags, StartPredicate
+from .mass_index import MassIndex
 from .memory import check_capacity_fits, copy_to_tensor
 from .nests import Array, Nest
+from .prioritized_starts import PrioritizedStarts
 from .priorities import DEFAULT_EPS, check_keys
 from .priority_updates import apply_update, check_update
 from .ring import FrameRing
@@ -105,6 +108,8 @@ class RingReplayBuffer(ReplayBuffer):
         checker = ItemChecker(self._spec, int(batch_size), cast=cast)
         self._adds = Adds(self._spec, checker, int(batch_size), self._writer)
         self._listener: RingListener | None = None
+        # Where streams go apart and draws are uniform.
+        self._equal: EqualFrames | None = None
         self._flags = FrameFlags(capacity, int(batch_size))
         # Whether draws heed the flags: from the beginning with a predicate, else from the first `delete` on.
         self._heeds_flags = predicate is not None
@@ -156,7 +161,7 @@ class RingReplayBuffer(ReplayBuffer):
         if tf.executing_eagerly():
             return tf.constant(self._ring.num_frames, tf.int64)
         tail, published, _ = self._ring.held_in_graph()
-        return published - tail
+        return self._ring.num_between(tail, published)
 
     # Writing
 
@@ -200,7 +205,25 @@ class RingReplayBuffer(ReplayBuffer):
         return self._adds.add_sequence(items, end_of_episode, priorities, streams)
 
     def let_streams_part(self) -> None:
-        """Nothing to do: streams may part anyhow."""
+        """From now on adds may bring frames of some streams without the others, by `streams=`.
+
+        Each stream then goes at its own pace: it keeps its newest `max_length` frames, and windows and episodes are
+        those of its own frames. Ids of a stream are `B` apart, as ever; those of two streams do not tell which came
+        first. Uniform draws know every window by name then, which takes 20 bytes a frame, and makes adds slower.
+
+        Raises:
+          ValueError: frames were added, or drawn, before.
+        """
+        with self._kinds_lock, self._lock:
+            self._check_open()
+            if self._ring.apart:
+                return
+            if self._ring.reserved or self._samplers:
+                raise ValueError("let_streams_part: call it before anything is added to this buffer, or drawn from it.")
+            self._ring.part()
+            if self._listener is None:
+                self._equal = EqualFrames(self._ring)
+                self._listen(self._equal)
 
     def end_stream(self, b: int | None = None) -> None:
         """Stream `b` (None: all of them) stops here: no window goes past its newest frame.
@@ -422,10 +445,19 @@ class RingReplayBuffer(ReplayBuffer):
         return apply_update(self, RingReplayBuffer._tell_sampler, keys, priorities, td_errors, eps=DEFAULT_EPS)
 
     def gather_all(self) -> Items:
-        """Every frame held, oldest first, leaves `[B, T, ...]`; final observations and deleted frames included."""
+        """Every frame held, oldest first, leaves `[B, T, ...]`; final observations and deleted frames included.
+
+        Where streams go apart (`let_streams_part`) leaves are `tf.RaggedTensor`s: each stream has a `T` of its own.
+        """
         with self._lock:
             self._check_open()
-            leaves = self._storage.gather(self._ring.rows(self._ring.ids_by_stream()))
+            ids = self._ring.ids_by_stream()
+            rows = self._ring.rows(np.concatenate(ids) if self._ring.apart else np.stack(ids))
+            leaves = self._storage.gather(rows)
+        if self._ring.apart:
+            lengths = [len(stream) for stream in ids]
+            flat = self._storage.to_tensors(leaves)
+            return self._spec.pack([tf.RaggedTensor.from_row_lengths(leaf, lengths) for leaf in flat])
         if not len(self):
             shape = (self.batch_size, 0)
             return self._spec.pack([tf.zeros((*shape, *field.shape), field.dtype) for field in self._spec.fields])
@@ -446,7 +478,7 @@ class RingReplayBuffer(ReplayBuffer):
         """Counts, shares and bytes as of now."""
         with self._lock:
             ring, usage = self._ring, self._usage
-            frames, added = ring.num_frames, ring.published - ring.cleared_at
+            frames, added = ring.num_frames, ring.num_added
             return BufferStats(
                 frames=frames,
                 capacity=ring.capacity,
@@ -495,7 +527,7 @@ class RingReplayBuffer(ReplayBuffer):
 
     def _is_gone(self, keys: Array) -> Array:
         """Which of these ids `[n]` are not held, or deleted."""
-        gone = (keys < self._ring.tail) | (keys >= self._ring.published)
+        gone = ~self._ring.is_held(keys)
         if self._flags.num_deleted:
             gone |= self._flags.is_deleted(keys)
         return gone
@@ -616,6 +648,8 @@ class RingReplayBuffer(ReplayBuffer):
 
     def _window_starts(self, window: Window) -> WindowStarts:
         """Draws where windows of this kind start."""
+        if self._equal is not None:
+            return self._equal_starts(window, self._equal)
         if self._heeds_flags or not self._draw_rule.is_plain:
             return self._sampled_starts(window)
         return WindowStarts(
@@ -627,6 +661,20 @@ class RingReplayBuffer(ReplayBuffer):
             final_observations=self._rule.has_final_observations,
             flags=self._flags,
         )
+
+    def _equal_starts(self, window: Window, equal: EqualFrames) -> PrioritizedStarts:
+        starts = PrioritizedStarts(
+            self._ring,
+            window,
+            self._lock,
+            self._nothing_eligible,
+            min_size=self._min_size,
+            final_observations=self._rule.has_final_observations,
+            index=MassIndex(self._ring.capacity, tracks_least=False, tracks_largest=False),
+        )
+        with self._lock:
+            equal.add_kind(starts)
+        return starts
 
     def _nothing_eligible(self, window: Window) -> EmptyBufferError:
         return nothing_eligible(type(self).__name__, self._ring, self._flags, window, self._min_size)

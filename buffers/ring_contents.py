@@ -50,7 +50,9 @@ def count_windows(ring: FrameRing, flags: FrameFlags, window: Window, sampler: R
     if window.short == "pad" or window.num_steps == 1:
         return WindowCount(window, num_eligible, 0, exhausted)
     possible = Window(1, window.burn_in, window.stride)
-    words = ring.joined_words(ring.ids_by_stream()) if window.boundaries == "ignore" else ring.words_by_stream()
+    words = ring.words_by_stream()
+    if window.boundaries == "ignore":
+        words = [ring.joined_words(ids) for ids in ring.ids_by_stream()]
     num_possible = sum(len(eligible_windows(stream, possible).starts) for stream in words)
     num_complete = num_eligible + exhausted
     if not flags.all_clear:  # of windows that must not be drawn only those count here that are too short
@@ -65,21 +67,24 @@ def check_held(ring: FrameRing, flags: FrameFlags, starts: Array, num_steps: int
       ValueError: an id is not held, or was deleted.
       ValueError: a window does not fit into its episode, or is not written yet.
     """
-    gone = (starts < ring.tail) | (starts >= ring.published)
+    gone = ~ring.is_held(starts)
     if gone.any():
+        first = starts[gone][0]
+        oldest, following = ring.at(ring.tail, first), ring.at(ring.published, first)
+        held = f"ids {oldest} to {following - (ring.batch_size if ring.apart else 1)}"
         raise ValueError(
-            f"id {starts[gone][0]} is not held: ids {ring.tail} to {ring.published - 1} are; "
+            f"id {first} is not held: {f'of its stream {held}' if ring.apart else held} are; "
             f"{int(gone.sum())} of {len(starts)} ids are gone or were never given out."
         )
     if flags.num_deleted:
         ids = starts[:, None] + np.arange(num_steps) * ring.batch_size
-        deleted = flags.is_deleted(ids) & (ids < ring.published)
+        deleted = flags.is_deleted(ids) & (ids < ring.at(ring.published, ids))
         if deleted.any():
             raise ValueError(f"id {ids[deleted][0]} was deleted; {int(deleted.sum())} of {ids.size} frames were.")
     if num_steps == 1:
         return
     ends = starts + (num_steps - 1) * ring.batch_size
-    whole = ends < ring.published
+    whole = ends < ring.at(ring.published, ends)
     whole[whole] = StartRule(num_steps - 1).holds(ring.words[ring.rows(ends[whole])])
     if not whole.all():
         raise ValueError(f"no window of {num_steps} frames starts at id {starts[~whole][0]}: its episode is shorter.")

@@ -95,10 +95,11 @@ class PassPlanner:
         with self._lock:
             ids, words = self._ring.ids_by_stream(), self._ring.words_by_stream()
             unfinished = self._ring.unfinished()
-        if ids.size < max(1, self._min_size):
+        num_frames = sum(len(stream) for stream in ids)
+        if num_frames < max(1, self._min_size):
             raise self._explain_nothing(window)
         if window.boundaries == "ignore":
-            words = self._ring.joined_words(ids)
+            words = [self._ring.joined_words(stream) for stream in ids]
         parts = []
         for stream, stream_words, is_open in zip(ids, words, unfinished, strict=True):
             if shift is None:
@@ -113,7 +114,7 @@ class PassPlanner:
             windows = Placed(*(each[allowed] for each in windows))
         if not len(windows.starts):
             raise self._explain_nothing(window)
-        left_out = ids.size - int(windows.num_after.sum())
+        left_out = num_frames - int(windows.num_after.sum())
         if shift == window.num_steps > 1 and not self._keep_short and left_out:
             _logger.warning("%d frames are in no window of %d frames; left out.", left_out, window.num_steps)
         return windows

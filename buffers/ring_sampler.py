@@ -237,6 +237,9 @@ class RingSampler:
         oldest = self._ring.oldest_untouched()
         if self._window.burn_in and mask is not None:
             keys = keys - np.count_nonzero(mask[:, : self._window.burn_in], axis=1) * self._ring.batch_size
+        if self._ring.apart:
+            stale = np.flatnonzero(keys < self._ring.at(oldest, keys))
+            return stale if len(stale) else None
         if keys.min() >= oldest:
             return None
         return np.flatnonzero(keys < oldest)
@@ -265,7 +268,7 @@ class RingSampler:
             oldest = self._ring.oldest_untouched_in_graph()
         if extents is not None and self._window.burn_in:
             keys -= extents.num_before * self._ring.batch_size
-        return keys < oldest
+        return keys < self._ring.at(oldest, keys)
 
     def _gather_records(self, ids: tf.Tensor, mask: tf.Tensor | None) -> list[tf.Tensor]:
         rows = ids % self._ring.capacity

@@ -66,13 +66,15 @@ class Starts(NamedTuple):
 class Bounds(NamedTuple):
     """What is held at the moment of a draw: ids from `tail` to `published`, and how many windows are eligible.
 
+    The three cursors are ints, or where streams go apart arrays `[B]` (`FrameRing.at`).
+
     `open_times` `[B]` is there only where unfinished episodes wait for their frames; where every frame is
     eligible `tail` is the first whose context is held.
     """
 
-    tail: int
-    published: int
-    floor: int
+    tail: Any
+    published: Any
+    floor: Any
     num_eligible: int
     open_times: Array | None
 
@@ -180,11 +182,11 @@ class WindowStarts:
     def extents(self, starts: Array) -> Extents:
         """How much of the windows at `starts` `[n]` is real, as of now."""
         ring, window = self._ring, self._window
-        published = ring.published
+        published = ring.at(ring.published, starts)
         first = self._steps(starts)
         num_before = np.zeros_like(starts)
         if window.burn_in:
-            num_held = (starts - ring.tail) // self._streams
+            num_held = (starts - ring.at(ring.tail, starts)) // self._streams
             # Negative where a writer has overwritten the frame itself meanwhile: found later, and drawn again.
             num_before = np.maximum(np.minimum(np.minimum(first, num_held), window.burn_in), 0)
         if window.short == "drop":
@@ -197,7 +199,8 @@ class WindowStarts:
         if len(short):
             steps = np.arange(window.num_steps)
             ids = starts[short, None] + steps * self._streams
-            same_episode = (self._steps(ids) - first[short, None] == steps) & (ids < published)
+            below = published[short, None] if ring.apart else published
+            same_episode = (self._steps(ids) - first[short, None] == steps) & (ids < below)
             num_after[short] = np.count_nonzero(same_episode, axis=1)
         return Extents(num_before, num_after)
 
@@ -222,7 +225,7 @@ class WindowStarts:
 
     def _lacks_context(self, starts: Array, bounds: Bounds) -> Array:
         """Whether frames that belong before these starts were evicted."""
-        num_held = (starts - bounds.tail) // self._streams
+        num_held = (starts - self._ring.at(bounds.tail, starts)) // self._streams
         return np.asarray((num_held < self._window.burn_in) & (self._steps(starts) > num_held))
 
     def _starting_with_any_context(self, ids: Array, bounds: Bounds) -> Array:
@@ -232,11 +235,11 @@ class WindowStarts:
             deciding = ids + rule.reach * streams
             right = rule.holds(ring.words[ring.rows(deciding)])
             if rule.reach * streams > self._reach:
-                right &= deciding < bounds.published
+                right &= deciding < ring.at(bounds.published, ids)
             held.append(right)
         starts = functools.reduce(np.logical_or, held)
         if bounds.open_times is not None:
-            whole = ids + (self._window.num_steps - 1) * streams < bounds.published
+            whole = ids + (self._window.num_steps - 1) * streams < ring.at(bounds.published, ids)
             starts &= whole | (ids // streams < bounds.open_times[ids % streams])
         return ids[starts]
 
@@ -276,6 +279,11 @@ class WindowStarts:
         # In this order: an episode that `open_times` does not tell as open is published to its end.
         open_times = ring.open_times() if self._waits else None
         published, floor = ring.published, ring.floor
+        if ring.apart:
+            tail = np.maximum(floor, published - ring.capacity)
+            if self._all_eligible and self._context:
+                tail = tail + self._context * (tail > floor)
+            return Bounds(tail, published, floor, 0, open_times)
         tail = max(floor, published - ring.capacity)
         if self._all_eligible and self._context and tail > floor:
             tail += self._context
@@ -371,11 +379,12 @@ class WindowStarts:
                 following = self._steps_in_graph(ids) if window.short == "pad" else None
         num_before = tf.zeros_like(starts)
         if window.burn_in:
-            num_held = (starts - tail) // self._streams
+            num_held = (starts - self._ring.at(tail, starts)) // self._streams
             num_before = tf.maximum(tf.minimum(tf.minimum(first, num_held), window.burn_in), 0)
         if following is None:
             return Extents(num_before, tf.fill(starts.shape, tf.constant(window.num_steps, tf.int64)))
-        same_episode = tf.equal(following - first[:, None], steps) & (ids < published)
+        below = self._ring.at(published, starts)
+        same_episode = tf.equal(following - first[:, None], steps) & (ids < (below[:, None] if below.shape.rank else below))
         return Extents(num_before, tf.reduce_sum(tf.cast(same_episode, tf.int64), axis=1))
 
     def _reject_in_graph(self, num: int, seed: tf.Tensor, bounds: GraphBounds) -> tf.Tensor:
@@ -421,7 +430,7 @@ class WindowStarts:
         return tf.boolean_mask(starts, ~self._lacks_context_in_graph(starts, bounds)) if self._context else starts
 
     def _lacks_context_in_graph(self, starts: tf.Tensor, bounds: GraphBounds) -> tf.Tensor:
-        num_held = (starts - bounds.tail) // self._streams
+        num_held = (starts - self._ring.at(bounds.tail, starts)) // self._streams
         with uncompiled():
             steps = self._steps_in_graph(starts)
         return (num_held < self._window.burn_in) & (steps > num_held)
@@ -438,17 +447,17 @@ class WindowStarts:
             with uncompiled():
                 right = _holds_in_graph(rule, self._ring.words_in_graph(deciding))
             if rule.reach * streams > self._reach:
-                right &= deciding < bounds.published
+                right &= deciding < self._ring.at(bounds.published, ids)
             held.append(right)
         starts = functools.reduce(tf.logical_or, held)
         if bounds.open_times is not None:
-            whole = ids + (self._window.num_steps - 1) * streams < bounds.published
+            whole = ids + (self._window.num_steps - 1) * streams < self._ring.at(bounds.published, ids)
             starts &= whole | (ids // streams < tf.gather(bounds.open_times, ids % streams))
         return starts
 
     def _steps_in_graph(self, ids: tf.Tensor) -> tf.Tensor:
         if self._joins:
-            return (ids - self._ring.held_in_graph()[2]) // self._streams
+            return (ids - self._ring.at(self._ring.held_in_graph()[2], ids)) // self._streams
         return tf.bitwise.right_shift(self._ring.words_in_graph(ids), tf.constant(1, tf.int64))
 
     def _cursors_in_graph(self) -> GraphBounds:

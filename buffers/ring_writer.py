@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .episode_ends import EpisodeRule
+from .episode_ends import EpisodeMarks, EpisodeRule
 from .frame_flags import FrameFlags, StartPredicate
 from .nests import Array
 from .priorities import check_priorities
@@ -27,6 +27,12 @@ class RingListener(Protocol):
 
     def after_publish(self, first: int, num: int, prepared: Array | None) -> None:
         """These ids are held now; `prepared` `[num]` is what `prepare` gave for them, or None."""
+
+    def before_overwrite_apart(self, ids: Array, held: Array) -> None:
+        """`before_overwrite` where streams go apart: new ids `[n, T]`, and which of their rows hold frames, bool."""
+
+    def after_publish_apart(self, ids: Array, prepared: Array | None) -> None:
+        """`after_publish` where streams go apart; ids and `prepared` `[n, T]`."""
 
     def start_again(self) -> None:
         """What is held is not what the calls so far tell: the ring was cleared, or a write interrupted."""
@@ -81,7 +87,11 @@ class RingWriter:
         """Refuses further writes."""
         self._closed = True
 
-    def add_step(self, leaves: list[Array], end_of_episode: Any, priorities: Any) -> Array:
+    def add_step(
+        self, leaves: list[Array], end_of_episode: Any, priorities: Any, streams: Array | None = None
+    ) -> Array:
+        if self._ring.apart or streams is not None:
+            return self._add_apart(leaves, None, end_of_episode, priorities, streams)[:, 0]
         marks = self._rule.marks(leaves, end_of_episode)
         prepared = None if priorities is None else self._prepare(priorities, (self._ring.batch_size,))
         may_start = None if self._predicate is None else self._predicate(leaves)
@@ -104,7 +114,16 @@ class RingWriter:
                 raise
         return np.arange(first, first + ring.batch_size)
 
-    def add_steps(self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any) -> Array:
+    def add_steps(
+        self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any, streams: Array | None = None
+    ) -> Array:
+        if self._ring.apart or streams is not None:
+            return self._add_apart(leaves, num_steps, end_of_episode, priorities, streams)
+        return self._add_steps_together(leaves, num_steps, end_of_episode, priorities)
+
+    def _add_steps_together(
+        self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any
+    ) -> Array:
         ring, streams = self._ring, self._ring.batch_size
         prepared = None if priorities is None else self._prepare(priorities, (streams, num_steps))
         if num_steps == 0:
@@ -139,6 +158,71 @@ class RingWriter:
                     raise
                 done += num
         return np.arange(first, first + num_steps * streams).reshape(num_steps, streams).T
+
+    def _add_apart(
+        self, leaves: list[Array], num_steps: int | None, end_of_episode: Any, priorities: Any, streams: Array | None
+    ) -> Array:
+        """Frames `[n, ...]` (`num_steps` None) or `[n, T, ...]` of these streams (None: all); ids int64 `[n, T]`."""
+        ring = self._ring
+        if not ring.apart:
+            raise ValueError(
+                "streams: in this ring all streams go side by side; call let_streams_part() before its first frame."
+            )
+        chosen = np.arange(ring.batch_size) if streams is None else streams
+        outer = (len(chosen),) if num_steps is None else (len(chosen), num_steps)
+        shape = (len(chosen), 1 if num_steps is None else num_steps)
+        prepared = None if priorities is None else self._prepare(priorities, outer).reshape(shape)
+        if num_steps == 0:
+            return np.zeros(shape, np.int64)
+        marks = EpisodeMarks(
+            *(None if flags is None else flags.reshape(shape) for flags in self._rule.marks(leaves, end_of_episode))
+        )
+        may_start = None if self._predicate is None else self._predicate(leaves).reshape(shape)
+        if num_steps is None:
+            leaves = [leaf[:, None] for leaf in leaves]
+        with self._lock:
+            if self._closed:
+                self._refuse()
+            ids = ring.ids_ahead(chosen, shape[1])
+            words = ring.next_words(marks, shape[1], chosen)
+            done = 0
+            while done < shape[1]:
+                num = ring.contiguous_steps(shape[1] - done)
+                part = slice(done, done + num)
+                ends = None if marks.ends is None else marks.ends[:, part.stop - 1]
+                chunk = leaves if num == shape[1] else [leaf[:, part] for leaf in leaves]
+                told = [None if each is None else each[:, part] for each in (may_start, prepared)]
+                open_steps = ring.open_steps_after(words[:, part.stop - 1], ends)
+                try:
+                    self._write_apart(chunk, chosen, ids[:, part], words[:, part], open_steps, *told)
+                except BaseException:  # as in `add_step`
+                    self._abandon()
+                    raise
+                done += num
+        return ids
+
+    def _write_apart(
+        self,
+        leaves: list[Array],
+        streams: Array,
+        ids: Array,
+        words: Array,
+        open_steps: Array,
+        may_start: Array | None,
+        prepared: Array | None,
+    ) -> None:
+        ring = self._ring
+        held = ids - ring.capacity >= ring.tail[streams][:, None]
+        if self._listener is not None:
+            self._listener.before_overwrite_apart(ids, held)
+        rows = ring.reserve_apart(streams, ids, words, open_steps)
+        self._usage.count_overwritten_apart(rows, held)
+        if self._flags is not None:
+            self._flags.renew(rows, may_start)
+        self._storage.write(rows, leaves)
+        ring.publish()
+        if self._listener is not None:
+            self._listener.after_publish_apart(ids, prepared)
 
     def _claim(self, words: Array, open_steps: Array) -> slice:
         ring, num = self._ring, len(words)

@@ -58,6 +58,18 @@ class SampledFrames:
         for kind in self._kinds:
             kind.refresh(first)
 
+    def before_overwrite_apart(self, ids: Array, held: Array) -> None:
+        """The rows of these new ids `[n, T]` are about to be written anew; where `held` frames lie in them."""
+        rows = self._ring.rows(ids[held])
+        for kind in self._kinds:
+            kind.overwrite(rows)
+
+    def after_publish_apart(self, ids: Array, prepared: Array | None) -> None:
+        """These ids `[n, T]` are held now."""
+        self.priorities[self._ring.rows(ids)] = _FIRST_PRIORITY if prepared is None else prepared
+        for kind in self._kinds:
+            kind.refresh(ids[:, 0])
+
     def start_again(self) -> None:
         """The ring was cleared, or a write was interrupted."""
         for kind in self._kinds:

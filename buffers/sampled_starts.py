@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
@@ -87,8 +87,8 @@ class SampledStarts(EligibleStarts):
 
     # What the writer tells, with its lock held.
 
-    def refresh(self, first: int) -> None:
-        """Frames from id `first` on came, or streams ended."""
+    def refresh(self, first: Any) -> None:
+        """Frames from id `first` on came, or streams ended. An array where streams go apart (`EligibleStarts`)."""
         ids = self._eligible_since(first)
         self._admit(ids[self._starts_in[self._ring.rows(ids)] != ids])
         self._drop_outdated(first)
@@ -243,6 +243,8 @@ class SampledStarts(EligibleStarts):
     def _newest(self, num: int) -> Array:
         """The newest `num` windows that can be drawn, or all if there are fewer, by ascending ids."""
         ring = self._ring
+        if ring.apart:
+            return self._newest_apart(num)
         found: list[Array] = []
         missing, high, size = num, ring.published - self._reach, max(_LEAST_LOOKED_AT, 4 * num)
         while missing > 0 and high > ring.tail:
@@ -255,6 +257,29 @@ class SampledStarts(EligibleStarts):
             missing -= len(found[0])
             high, size = int(ids[0]), 2 * size
         return np.concatenate(found) if found else np.empty(0, np.int64)
+
+    def _newest_apart(self, num: int) -> Array:
+        """`_newest` where streams go apart: in the order in which their drawn frames came."""
+        ring = self._ring
+        if not num:
+            return np.empty(0, np.int64)
+        size = max(_LEAST_LOOKED_AT, 4 * num) * ring.batch_size
+        high = ring.published - self._reach
+        while True:
+            low = np.maximum(high - size, ring.tail)
+            ids = ring.ids_from(low, high)
+            rows = ring.rows(ids)
+            right = self._starts_in[rows] == ids
+            if self._rule.max_times:
+                right &= self._left[rows] > 0
+            ids = ids[right]
+            # What was not looked at is older than `num` others of its own stream, or there is none.
+            enough = np.bincount(ids % ring.batch_size, minlength=ring.batch_size) >= num
+            if (enough | (low <= ring.tail)).all():
+                break
+            size *= 2
+        assert ring.arrivals is not None  # streams go apart
+        return ids[np.argsort(ring.arrivals[ring.rows(ids)], kind="stable")][-num:]
 
     def _read_bounds(self) -> Bounds:
         return self._read_cursors()._replace(num_eligible=self.count())

@@ -58,6 +58,11 @@ class Usage:
             self.evicted_unsampled += num_held - int(np.count_nonzero(self._marks[rows][:num_held]))
         self._marks[rows] = 0
 
+    def count_overwritten_apart(self, rows: Array, held: Array) -> None:
+        """Called before these rows `[n]` are written anew; those of them hold frames for which `held` `[n]` is true."""
+        self.evicted_unsampled += int(np.count_nonzero(held & (self._marks[rows] == 0)))
+        self._marks[rows] = 0
+
     def graph_counter(self) -> SampleCounter:
         """A counter for one dataset's or function's graph: each has a cell of its own to add to."""
         cell = SharedMemory((1,), np.int64)

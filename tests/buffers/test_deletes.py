@@ -179,7 +179,7 @@ def test_what_can_be_drawn_is_what_a_naive_list_says(kind, window):
 
     def self_check(buffer, window, values, deleted, *, has_predicate):
         ring, asked = buffer._ring, window or Window(1)
-        ids = ring.ids_by_stream()
+        ids = np.stack(ring.ids_by_stream())
         words = ring.joined_words(ids) if asked.boundaries == "ignore" else ring.words_by_stream()
         expected = {}
         for stream, stream_words, is_open in zip(ids, words, ring.unfinished(), strict=True):

@@ -87,7 +87,7 @@ class Pair:
 
     def eligible(self, kinds: Iterable[Window | None] | None = None) -> set[int]:
         """Ids at which a window of one of these kinds starts; None: of those that were drawn so far."""
-        ring, ids = self.buffer._ring, self.buffer._ring.ids_by_stream()
+        ring, ids = self.buffer._ring, np.stack(self.buffer._ring.ids_by_stream())
         found: set[int] = set()
         for kind in self.kinds if kinds is None else kinds:
             window = kind or Window(1)
