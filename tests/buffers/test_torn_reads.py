@@ -88,9 +88,13 @@ class Ring:
     window: Window | None
     sample_batch_size: int
     kind: type[TFUniformReplayBuffer] | type[TFPrioritizedReplayBuffer] = TFUniformReplayBuffer
+    # Each stream is written by itself, by turns of different length.
+    apart: bool = False
 
     def build(self) -> ReplayBuffer:
         buffer = self.kind(SPEC, self.num_streams, self.max_length, seed=1)
+        if self.apart:
+            buffer.let_streams_part()
         while len(buffer) < buffer.capacity:
             self.add(buffer, 0, 0)
         return buffer
@@ -98,7 +102,14 @@ class Ring:
     def add(self, buffer: ReplayBuffer, writer: int, first: int) -> None:
         ends = np.zeros((self.num_streams, self.steps_an_add), bool)
         ends[:, -1] = True
-        ids = buffer.add_sequence(frames(writer, first, self.num_streams, self.steps_an_add), end_of_episode=ends)
+        if self.apart:
+            for b in range(self.num_streams):
+                for _ in range(1 + (first // self.steps_an_add + b) % 3):
+                    ids = buffer.add_sequence(
+                        frames(writer, first, 1, self.steps_an_add), end_of_episode=ends[:1], streams=[b]
+                    )
+        else:
+            ids = buffer.add_sequence(frames(writer, first, self.num_streams, self.steps_an_add), end_of_episode=ends)
         if self.kind is TFPrioritizedReplayBuffer:
             # Priorities of old and new frames, over many exponents, 0 among them.
             keys = np.concatenate([ids.reshape(-1), ids.reshape(-1) - buffer.capacity // 2])
@@ -111,6 +122,9 @@ RINGS = {
     "small, padded": Ring(2, 18, 6, Window(4, burn_in=2, short="pad"), 16),
     "large": Ring(1, 4096, 64, None, 256),
     "large, windows": Ring(2, 1024, 64, Window(3), 128),
+    "small, apart": Ring(2, 18, 6, Window(3), 16, apart=True),
+    "apart, padded": Ring(3, 18, 6, Window(4, burn_in=2, short="pad"), 16, apart=True),
+    "apart, prioritized": Ring(3, 18, 6, Window(4, burn_in=2, short="pad"), 16, TFPrioritizedReplayBuffer, apart=True),
     "prioritized": Ring(1, 32, 1, None, 16, TFPrioritizedReplayBuffer),
     "prioritized, windows": Ring(2, 18, 6, Window(3), 16, TFPrioritizedReplayBuffer),
     "prioritized, padded": Ring(2, 18, 6, Window(4, burn_in=2, short="pad"), 16, TFPrioritizedReplayBuffer),
