@@ -104,8 +104,12 @@ class EpisodeRule:
         """Whether an episode's last frame may be only a final observation."""
         return (self.told_by_spec and self._final_by_spec) or self._final_by_caller
 
-    def marks(self, leaves: Sequence[Array], end_of_episode: Any = None) -> EpisodeMarks:
+    def marks(
+        self, leaves: Sequence[Array], end_of_episode: Any = None, streams: Array | None = None
+    ) -> EpisodeMarks:
         """Marks for checked leaves `[B, ...]` or `[B, T, ...]`, in the order of the spec's fields.
+
+        With `streams` int64 `[n]` the leaves are `[n, ...]` (`[n, T, ...]`), of these only.
 
         Raises:
           ValueError: `end_of_episode`, or what `end_of_episode_fn` returned, is not bool `[B]` (`[B, T]`).
@@ -122,7 +126,7 @@ class EpisodeRule:
             begins = is_first if begins is None else begins | is_first
         if self._function is None and end_of_episode is None:
             if self._loose_flags:
-                self._look_for_loose_flags(leaves)
+                self._look_for_loose_flags(leaves, streams)
             return EpisodeMarks(begins, told, told if self._final_by_spec else None)
         return self._with_callers_ends(leaves, begins, told, end_of_episode)
 
@@ -135,7 +139,10 @@ class EpisodeRule:
         """Says that the frames added last were ends after all: their streams were ended."""
         self._loose_now = None
 
-    def _look_for_loose_flags(self, leaves: Sequence[Array]) -> None:
+    def _look_for_loose_flags(self, leaves: Sequence[Array], streams: Array | None) -> None:
+        if streams is not None:
+            # Of what follows what nothing is known here but inside of a sequence.
+            self._loose_now = None
         joined, now = self._loose_now, None
         for index in self._loose_flags:
             flags = self._flag(leaves, index)
@@ -146,7 +153,7 @@ class EpisodeRule:
                 joined = path
             if flags.ndim == 1 or flags[:, -1].any():
                 now = path
-        self._loose_now = now
+        self._loose_now = now if streams is None else None
         if joined is not None:
             self._loose_joined, self._loose_flags = joined, []
             self._warn_of_loose_flags()
@@ -169,9 +176,9 @@ class EpisodeRule:
         outer = leaves[0].shape[: leaves[0].ndim - len(self._spec.fields[0].shape)]
         ends = np.zeros(outer, bool)
         if self._function is not None:
-            ends |= _as_flags("end_of_episode_fn's result", self._function(self._spec.pack(leaves)), outer)
+            ends |= as_flags("end_of_episode_fn's result", self._function(self._spec.pack(leaves)), outer)
         if end_of_episode is not None:
-            ends |= _as_flags("end_of_episode", end_of_episode, outer)
+            ends |= as_flags("end_of_episode", end_of_episode, outer)
         final = ends if self._final_by_caller else np.zeros(outer, bool)
         if told is not None:
             ends = ends | told
@@ -204,7 +211,15 @@ class EpisodeRule:
                 return
 
 
-def _as_flags(name: str, value: Any, outer: tuple[int, ...]) -> Array:
+def as_flags(name: str, value: Any, outer: tuple[int, ...]) -> Array:
+    """`value` as a bool array of this shape.
+
+    Raises:
+      ValueError: it is none; the message begins with `name`.
+
+    >>> as_flags("present", [True, False], (2,))
+    array([ True, False])
+    """
     flags = np.asarray(value.numpy() if isinstance(value, tf.Tensor) else value)
     if flags.dtype != bool or flags.shape != outer:
         raise ValueError(f"{name}: expected {list(outer)} bool, got {list(flags.shape)} {flags.dtype}.")

@@ -175,7 +175,10 @@ class RingWriter:
         if num_steps == 0:
             return np.zeros(shape, np.int64)
         marks = EpisodeMarks(
-            *(None if flags is None else flags.reshape(shape) for flags in self._rule.marks(leaves, end_of_episode))
+            *(
+                None if flags is None else flags.reshape(shape)
+                for flags in self._rule.marks(leaves, end_of_episode, chosen)
+            )
         )
         may_start = None if self._predicate is None else self._predicate(leaves).reshape(shape)
         if num_steps is None:

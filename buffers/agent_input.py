@@ -1,0 +1,163 @@
+"""What an add of many agents brings, checked: rows of each agent, and whose environments they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .agent_policies import AgentPolicies
+from .episode_ends import as_flags
+from .nests import Array
+from .priorities import check_priorities
+from .spec import ItemChecker
+
+
+class AgentRows(NamedTuple):
+    """Checked frames of one agent, in `n` of the `B` environments.
+
+    Attributes:
+      leaves: `[n, ...]`, in a sequence `[n, T, ...]`.
+      environments: int64 `[n]`, ascending; all of them where the agent is present everywhere.
+      ends: bool `[n]` (`[n, T]`), ends that the items do not tell; None: none.
+      priorities: float64, the same shape; None: none were given.
+    """
+
+    leaves: list[Array]
+    environments: Array
+    ends: Array | None
+    priorities: Array | None
+
+
+class AgentAdd(NamedTuple):
+    """All that one add brings.
+
+    Attributes:
+      rows: by agent, in the order of the agents, those that are present anywhere.
+      ends: bool `[B]`, environments that end for all of their agents; None: none.
+      num_steps: `T` of a sequence; None: one moment.
+    """
+
+    rows: dict[str, AgentRows]
+    ends: Array | None
+    num_steps: int | None
+
+    def is_present(self, batch_size: int) -> Array:
+        """Environments in which any agent is present, bool `[B]`."""
+        present = np.zeros(batch_size, bool)
+        for rows in self.rows.values():
+            present[rows.environments] = True
+        return present
+
+
+class AgentChecker:
+    """Checks what an add brings before anything is written.
+
+    Args:
+      known: the agents.
+      batch_size: `B`, environments.
+      cast: convert within a kind instead of refusing.
+    """
+
+    def __init__(self, known: AgentPolicies, batch_size: int, *, cast: bool) -> None:
+        self._known = known
+        self._batch_size = batch_size
+        self._checkers = {agent: ItemChecker(spec, batch_size, cast=cast) for agent, spec in known.specs.items()}
+        self._everywhere = np.arange(batch_size)
+
+    def moment(self, items: Any, end_of_episode: Any, priorities: Any, present: Any) -> AgentAdd:
+        """One moment, leaves `[B, ...]`.
+
+        Raises:
+          ValueError: something does not fit; the message names the agent, and the field.
+        """
+        self._check_dicts(items, end_of_episode, priorities, present)
+        ends = None
+        if end_of_episode is not None and not isinstance(end_of_episode, Mapping):
+            ends = as_flags("end_of_episode", end_of_episode, (self._batch_size,))
+        rows = {}
+        for agent, checker in self._checkers.items():
+            if agent not in items:
+                continue
+            try:
+                leaves = checker.check_leaves(self._known.specs[agent].flatten(items[agent]))
+                rows[agent] = self._rows(agent, leaves, ends, end_of_episode, priorities, present)
+            except ValueError as error:
+                raise ValueError(f"agent {agent!r}: {error}") from error
+        return AgentAdd({agent: each for agent, each in rows.items() if len(each.environments)}, ends, None)
+
+    def sequence(self, items: Any, end_of_episode: Any, priorities: Any) -> AgentAdd:
+        """`T` moments in which each agent that is named is present in all environments, leaves `[B, T, ...]`.
+
+        Ends of environments are those of their agents: they are in `AgentRows.ends`.
+
+        Raises:
+          ValueError: something does not fit, or agents disagree about `T`.
+        """
+        self._check_dicts(items, end_of_episode, priorities, None)
+        rows: dict[str, AgentRows] = {}
+        num_steps: int | None = None
+        for agent, checker in self._checkers.items():
+            if agent not in items:
+                continue
+            try:
+                leaves, length = checker.check_sequence_leaves(self._known.specs[agent].flatten(items[agent]))
+                num_steps = length if num_steps is None else num_steps
+                if length != num_steps:
+                    raise ValueError(f"it has {length} steps, and agents before it have {num_steps}.")
+                shape = (self._batch_size, length)
+                told = end_of_episode.get(agent) if isinstance(end_of_episode, Mapping) else end_of_episode
+                ends = None if told is None else as_flags("end_of_episode", told, shape)
+                given = None if priorities is None else priorities.get(agent)
+                checked = None if given is None else check_priorities(given, None, shape)
+                rows[agent] = AgentRows(leaves, self._everywhere, ends, checked)
+            except ValueError as error:
+                raise ValueError(f"agent {agent!r}: {error}") from error
+        return AgentAdd(rows, None, num_steps or 0)
+
+    def trace(self, items: Any) -> None:
+        """Checks inside a `tf.function` what tracing knows: structure, dtypes and static shapes.
+
+        Raises:
+          ValueError: something does not fit.
+        """
+        self._check_dicts(items, None, None, None)
+        for agent in items:
+            try:
+                self._checkers[agent].trace(items[agent], num_rows=self._batch_size)
+            except ValueError as error:
+                raise ValueError(f"agent {agent!r}: {error}") from error
+
+    def _rows(
+        self, agent: str, leaves: list[Array], ends: Array | None, end_of_episode: Any, priorities: Any, present: Any
+    ) -> AgentRows:
+        shape = (self._batch_size,)
+        told = end_of_episode.get(agent) if isinstance(end_of_episode, Mapping) else ends
+        flags = None if told is None else as_flags("end_of_episode", told, shape)
+        given = None if priorities is None else priorities.get(agent)
+        there = None if present is None else present.get(agent)
+        if there is None:
+            checked = None if given is None else check_priorities(given, None, shape)
+            return AgentRows(leaves, self._everywhere, flags, checked)
+        # Of absent rows nothing is looked at but their shape.
+        rows = np.flatnonzero(as_flags("present", there, shape))
+        checked = None
+        if given is not None:
+            raw = np.asarray(given)
+            checked = check_priorities(raw[rows] if raw.shape == shape else raw, None, rows.shape)
+        return AgentRows([leaf[rows] for leaf in leaves], rows, None if flags is None else flags[rows], checked)
+
+    def _check_dicts(self, items: Any, end_of_episode: Any, priorities: Any, present: Any) -> None:
+        if not isinstance(items, Mapping):
+            raise ValueError(f"items must be a dict by agent, got {type(items).__name__}.")
+        self._known.check_agents("items", items)
+        for name, value in (("priorities", priorities), ("present", present)):
+            if value is not None and not isinstance(value, Mapping):
+                raise ValueError(f"{name} must be a dict by agent, got {type(value).__name__}.")
+        for name, value in (("end_of_episode", end_of_episode), ("priorities", priorities), ("present", present)):
+            if isinstance(value, Mapping):
+                self._known.check_agents(name, value)
+                without = [agent for agent in value if agent not in items]
+                if without:
+                    raise ValueError(f"{name} names {without[0]!r}, of which items has no frame.")

@@ -1,0 +1,148 @@
+"""Which agents there are, what a frame of each holds, and which policy learns from it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from .nests import Nest
+from .spec import DataSpec
+
+
+class AgentPolicies:
+    """Agents and their policies, each in the order in which the agents were given.
+
+    Args:
+      data_specs: by agent the nest of `tf.TensorSpec` of its frames.
+      policy_of: by agent its policy: a mapping, or a function of the agent.
+
+    Raises:
+      TypeError: `data_specs` is no mapping, an agent or a policy is no str, or `policy_of` neither mapping nor function.
+      ValueError: there is no agent, or one has no policy.
+      ValueError: agents of one policy have different specs.
+      TypeError, ValueError: as `DataSpec` raises them; the message names the agent.
+
+    >>> import tensorflow as tf
+    >>> spec = tf.TensorSpec([], tf.float32)
+    >>> known = AgentPolicies({"wolf_0": spec, "wolf_1": spec, "sheep": spec}, lambda agent: agent.split("_")[0])
+    >>> known.policies, known.agents_of("wolf"), known.place_of("wolf_1")
+    (('wolf', 'sheep'), ('wolf_0', 'wolf_1'), 1)
+    """
+
+    def __init__(self, data_specs: Mapping[str, Nest], policy_of: Mapping[str, str] | Callable[[str], str]) -> None:
+        if not isinstance(data_specs, Mapping):
+            raise TypeError(f"data_specs must be a dict of specs by agent, got {type(data_specs).__name__}.")
+        if not data_specs:
+            raise ValueError("data_specs is empty: there must be at least one agent.")
+        if not isinstance(policy_of, Mapping) and not callable(policy_of):
+            raise TypeError(f"policy_of must be a dict or a function agent -> policy, got {policy_of!r}.")
+        self.agents = tuple(data_specs)
+        for agent in self.agents:
+            if not isinstance(agent, str):
+                raise TypeError(f"data_specs: agents are named by str, got {agent!r}.")
+        if isinstance(policy_of, Mapping):
+            self._check_names("policy_of", policy_of)
+        self._policy_of: dict[str, str] = {agent: _policy(policy_of, agent) for agent in self.agents}
+        self.policies = tuple(dict.fromkeys(self._policy_of.values()))
+        self._agents_of = {
+            policy: tuple(agent for agent in self.agents if self._policy_of[agent] == policy)
+            for policy in self.policies
+        }
+        self.specs = {agent: _data_spec(agent, spec) for agent, spec in data_specs.items()}
+        for agents in self._agents_of.values():
+            first = self.specs[agents[0]]
+            for other in agents[1:]:
+                self._check_alike(agents[0], first, other, self.specs[other])
+
+    @property
+    def data_specs(self) -> dict[str, Nest]:
+        """By agent the nest that was given."""
+        return {agent: spec.nest for agent, spec in self.specs.items()}
+
+    def policy_of(self, agent: str) -> str:
+        """The policy that learns from this agent.
+
+        Raises:
+          ValueError: there is no such agent.
+        """
+        self._check_names("agent", (agent,))
+        return self._policy_of[agent]
+
+    def agents_of(self, policy: str) -> tuple[str, ...]:
+        """The agents of a policy.
+
+        Raises:
+          ValueError: there is no such policy.
+        """
+        self.check_policies("policy", (policy,))
+        return self._agents_of[policy]
+
+    def place_of(self, agent: str) -> int:
+        """The agent's place among those of its policy."""
+        return self._agents_of[self._policy_of[agent]].index(agent)
+
+    def check_agents(self, name: str, given: Iterable[Any]) -> None:
+        """Refuses what is no agent.
+
+        Raises:
+          ValueError: one of them is none; the message names all that are.
+        """
+        self._check_names(name, given)
+
+    def check_policies(self, name: str, given: Iterable[Any]) -> None:
+        """Refuses what is no policy.
+
+        Raises:
+          ValueError: one of them is none; the message names all that are.
+        """
+        unknown = [policy for policy in given if policy not in self.policies]
+        if unknown:
+            raise ValueError(
+                f"{name}: there is no policy {', '.join(map(repr, unknown))}; there are "
+                f"{', '.join(map(repr, self.policies))}."
+            )
+
+    def _check_names(self, name: str, given: Iterable[Any]) -> None:
+        unknown = [agent for agent in given if agent not in self.agents]
+        if unknown:
+            raise ValueError(
+                f"{name}: there is no agent {', '.join(map(repr, unknown))}; there are "
+                f"{', '.join(map(repr, self.agents))}."
+            )
+
+    def _check_alike(self, agent: str, spec: DataSpec, other: str, its_spec: DataSpec) -> None:
+        for mine, its in zip(spec.fields, its_spec.fields, strict=False):
+            if (mine.path, mine.shape, mine.dtype) != (its.path, its.shape, its.dtype):
+                break
+        else:
+            if len(spec.fields) == len(its_spec.fields):
+                return
+            mine, its = (max((spec, its_spec), key=lambda each: len(each.fields)).fields[-1],) * 2
+            raise ValueError(
+                f"agents {agent!r} and {other!r} share policy {self._policy_of[agent]!r}, and only one of them has the "
+                f"field {mine.path!r}: give them equal specs, or policies of their own."
+            )
+        raise ValueError(
+            f"agents {agent!r} and {other!r} share policy {self._policy_of[agent]!r}, and their specs differ: field "
+            f"{mine.path!r} {mine.expected(())} and {its.path!r} {its.expected(())}; give them equal specs, or policies "
+            "of their own."
+        )
+
+
+def _policy(policy_of: Mapping[str, str] | Callable[[str], str], agent: str) -> str:
+    if isinstance(policy_of, Mapping):
+        if agent not in policy_of:
+            raise ValueError(f"policy_of has no policy for agent {agent!r}.")
+        policy = policy_of[agent]
+    else:
+        policy = policy_of(agent)
+    if not isinstance(policy, str):
+        raise TypeError(f"policy_of: policies are named by str, got {policy!r} for agent {agent!r}.")
+    return policy
+
+
+def _data_spec(agent: str, spec: Nest) -> DataSpec:
+    try:
+        return DataSpec(spec)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"agent {agent!r}: {error}") from error
