@@ -214,7 +214,7 @@ class _Part:
         expected = [path for path, _, _ in self._leaves]
         if list(found) != expected:
             raise ValueError(f"{self._where}s: expected {expected} as in the space, got {list(found)}.")
-        leaves = [self._leaf(found[path], path, *leaf) for path, *leaf in self._leaves]
+        leaves = [self._leaf(found[leaf[0]], *leaf) for leaf in self._leaves]
         return tf.nest.pack_sequence_as(self._spec, leaves)
 
     def _leaf(self, value: Any, path: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
