@@ -6,11 +6,15 @@ uses it is built.
 
 from . import table_presets
 from .advantages import Advantages
+from .agent_frames import AgentFrame, JointFrame
 from .base import BufferInfo, EmptyBufferError, ReplayBuffer, WaitTimeoutError
+from .buffer_config import BufferConfig
 from .episode_ids import StatefulEpisodicReplayBuffer
 from .episodic import Episode, EpisodicReplayBuffer
 from .item_samplers import ItemSampler
 from .item_selectors import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Uniform
+from .multi_agent import MultiAgentReplayBuffer
+from .multi_agent_config import MultiAgentConfig, validate_config
 from .priorities import importance_weights, sequence_priority
 from .prioritized import PRIORITIZED_PRESETS, PrioritizedPreset, TFPrioritizedReplayBuffer
 from .rate_limiters import MinSize, Queue, SampleToInsertRatio, Stack
@@ -31,6 +35,8 @@ from .windows import Window
 
 __all__ = [
     "Advantages",
+    "AgentFrame",
+    "BufferConfig",
     "BufferInfo",
     "BufferStats",
     "DataSpec",
@@ -39,10 +45,13 @@ __all__ = [
     "EpisodicReplayBuffer",
     "Fifo",
     "ItemSampler",
+    "JointFrame",
     "Lifo",
     "MaxHeap",
     "MinHeap",
     "MinSize",
+    "MultiAgentConfig",
+    "MultiAgentReplayBuffer",
     "PRIORITIZED_PRESETS",
     "Prioritized",
     "PrioritizedPreset",
@@ -73,4 +82,5 @@ __all__ = [
     "save_tables",
     "sequence_priority",
     "table_presets",
+    "validate_config",
 ]

@@ -25,9 +25,9 @@ class AgentFrame(NamedTuple):
       frame: the agent's own nest.
       time: int64, the moment of its environment: moments count from 0 and are never counted anew.
       stream: int32, the agent's place among those of its policy times `B`, plus the number of the environment; `()`
-        where the policy has one agent.
+        where there is only one.
 
-    >>> agent_frame_spec(tf.TensorSpec([2], tf.float32), shared=False).time.dtype
+    >>> agent_frame_spec(tf.TensorSpec([2], tf.float32), has_stream=False).time.dtype
     tf.int64
     """
 
@@ -56,13 +56,13 @@ class JointFrame(NamedTuple):
     is_last: Any = ()
 
 
-def agent_frame_spec(data_spec: Nest, *, shared: bool) -> AgentFrame:
-    """The spec of what is stored of an agent whose frames match `data_spec`; `shared`: its policy has others too.
+def agent_frame_spec(data_spec: Nest, *, has_stream: bool) -> AgentFrame:
+    """The spec of what is stored of an agent whose frames match `data_spec`; `has_stream`: there are several streams.
 
-    >>> agent_frame_spec(tf.TensorSpec([2], tf.float32), shared=True).stream.dtype
+    >>> agent_frame_spec(tf.TensorSpec([2], tf.float32), has_stream=True).stream.dtype
     tf.int32
     """
-    stream = tf.TensorSpec([], tf.int32, name="stream") if shared else ()
+    stream = tf.TensorSpec([], tf.int32, name="stream") if has_stream else ()
     return AgentFrame(data_spec, tf.TensorSpec([], tf.int64, name="time"), stream)
 
 

@@ -161,3 +161,15 @@ class AgentChecker:
                 without = [agent for agent in value if agent not in items]
                 if without:
                     raise ValueError(f"{name} names {without[0]!r}, of which items has no frame.")
+        if priorities is not None:
+            self._check_whole_policies(items, priorities)
+
+    def _check_whole_policies(self, items: Mapping[str, Any], priorities: Mapping[str, Any]) -> None:
+        for agent in priorities:
+            policy = self._known.policy_of(agent)
+            without = [other for other in self._known.agents_of(policy) if other in items and other not in priorities]
+            if without:
+                raise ValueError(
+                    f"priorities names {agent!r} and not {without[0]!r}, which shares its policy {policy!r}: give "
+                    "those of both, or of none."
+                )

@@ -17,7 +17,7 @@ class AgentPolicies:
       policy_of: by agent its policy: a mapping, or a function of the agent.
 
     Raises:
-      TypeError: `data_specs` is no mapping, an agent or a policy is no str, or `policy_of` neither mapping nor function.
+      TypeError: `data_specs` is no mapping, `policy_of` neither mapping nor function, or an agent or policy no str.
       ValueError: there is no agent, or one has no policy.
       ValueError: agents of one policy have different specs.
       TypeError, ValueError: as `DataSpec` raises them; the message names the agent.
@@ -111,22 +111,14 @@ class AgentPolicies:
             )
 
     def _check_alike(self, agent: str, spec: DataSpec, other: str, its_spec: DataSpec) -> None:
-        for mine, its in zip(spec.fields, its_spec.fields, strict=False):
-            if (mine.path, mine.shape, mine.dtype) != (its.path, its.shape, its.dtype):
-                break
-        else:
-            if len(spec.fields) == len(its_spec.fields):
-                return
-            mine, its = (max((spec, its_spec), key=lambda each: len(each.fields)).fields[-1],) * 2
-            raise ValueError(
-                f"agents {agent!r} and {other!r} share policy {self._policy_of[agent]!r}, and only one of them has the "
-                f"field {mine.path!r}: give them equal specs, or policies of their own."
-            )
-        raise ValueError(
-            f"agents {agent!r} and {other!r} share policy {self._policy_of[agent]!r}, and their specs differ: field "
-            f"{mine.path!r} {mine.expected(())} and {its.path!r} {its.expected(())}; give them equal specs, or policies "
-            "of their own."
-        )
+        mine, its = ({field.path: field.expected(()) for field in each.fields} for each in (spec, its_spec))
+        for path in sorted({*mine, *its}):
+            if mine.get(path) != its.get(path):
+                raise ValueError(
+                    f"agents {agent!r} and {other!r} share policy {self._policy_of[agent]!r}, and their specs differ: "
+                    f"field {path!r} is {mine.get(path, 'missing')} and {its.get(path, 'missing')}; give them equal "
+                    "specs, or policies of their own."
+                )
 
 
 def _policy(policy_of: Mapping[str, str] | Callable[[str], str], agent: str) -> str:

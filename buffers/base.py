@@ -240,7 +240,7 @@ class ReplayBuffer(abc.ABC):
             items, info = self.sample(max(1, (min_steps - num_real) // most), num_steps, window=window)
             samples.append((items, info))
             num_real += int(tf.math.count_nonzero(info.mask))
-        return _join_samples(samples)
+        return join_samples(samples)
 
     @abc.abstractmethod
     def get(self, ids: Ids, num_steps: int | None = None) -> Items:
@@ -303,8 +303,14 @@ class ReplayBuffer(abc.ABC):
         self.close()
 
 
-def _join_samples(samples: list[tuple[Items, BufferInfo]]) -> tuple[Items, BufferInfo]:
-    """One batch of several; those that are shorter along `T` are padded: zeros, id -1, mask False."""
+def join_samples(samples: Sequence[tuple[Items, BufferInfo]]) -> tuple[Items, BufferInfo]:
+    """One batch of several; those that are shorter along `T` are padded: zeros, id -1, mask False.
+
+    >>> info = BufferInfo(tf.constant([[7]]), tf.ones([1]), tf.constant([7]), tf.ones([1]), tf.constant([[True]]))
+    >>> items, info = join_samples([(tf.constant([[1]]), info), (tf.constant([[2]]), info)])
+    >>> items.numpy().tolist(), info.ids.numpy().tolist()
+    ([[1], [2]], [[7], [7]])
+    """
     infos = [info for _, info in samples]
     if infos[0].ids.shape.rank < 2:
         return tf.nest.map_structure(lambda *leaves: tf.concat(leaves, 0), *samples)
@@ -313,22 +319,28 @@ def _join_samples(samples: list[tuple[Items, BufferInfo]]) -> tuple[Items, Buffe
     def pad(leaf: tf.Tensor, length: int, value: int) -> tf.Tensor:
         if length == max(lengths):
             return leaf
+        if leaf.dtype == tf.bool:
+            return tf.cast(pad(tf.cast(leaf, tf.uint8), length, value), tf.bool)
         padding = [[0, 0], [0, max(lengths) - length], *[[0, 0]] * (leaf.shape.rank - 2)]
         return tf.pad(leaf, padding, constant_values=tf.cast(value, leaf.dtype))
 
-    def join(leaves: Sequence[tf.Tensor], value: int = 0) -> tf.Tensor:
-        return tf.concat([pad(leaf, length, value) for leaf, length in zip(leaves, lengths, strict=True)], 0)
+    def join(parts: Sequence[Nest], value: int = 0) -> Nest:
+        def joined(*leaves: tf.Tensor) -> tf.Tensor:
+            return tf.concat([pad(leaf, length, value) for leaf, length in zip(leaves, lengths, strict=True)], 0)
 
-    items = tf.nest.map_structure(lambda *leaves: join(leaves), *[items for items, _ in samples])
+        return tf.nest.map_structure(joined, *parts)
+
     flat = BufferInfo(*(list(field) for field in zip(*infos, strict=True)))
     info = BufferInfo(
         join(flat.ids, -1),
         tf.concat(flat.probabilities, 0),
         tf.concat(flat.keys, 0),
         tf.concat(flat.weights, 0),
-        tf.cast(join([tf.cast(mask, tf.uint8) for mask in flat.mask]), tf.bool),
+        join(flat.mask),
+        join(flat.times, -1),
+        tf.nest.map_structure(lambda *leaves: tf.concat(leaves, 0), *flat.agents),
     )
-    return items, info
+    return join([items for items, _ in samples]), info
 
 
 def check_count(name: str, value: Any, *, optional: bool = False) -> None:

@@ -104,9 +104,7 @@ class EpisodeRule:
         """Whether an episode's last frame may be only a final observation."""
         return (self.told_by_spec and self._final_by_spec) or self._final_by_caller
 
-    def marks(
-        self, leaves: Sequence[Array], end_of_episode: Any = None, streams: Array | None = None
-    ) -> EpisodeMarks:
+    def marks(self, leaves: Sequence[Array], end_of_episode: Any = None, streams: Array | None = None) -> EpisodeMarks:
         """Marks for checked leaves `[B, ...]` or `[B, T, ...]`, in the order of the spec's fields.
 
         With `streams` int64 `[n]` the leaves are `[n, ...]` (`[n, T, ...]`), of these only.

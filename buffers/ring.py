@@ -78,8 +78,8 @@ class FrameRing:
         self.words = self._shared_words.array
         self._shared_cursors = SharedMemory((3,), np.int64)
         self._cursors = self._shared_cursors.array
-        # Python's own copies of the cursors: reading them costs a reader and the writer less. Ints, or arrays `[B]` that
-        # are replaced, never changed.
+        # Python's own copies of the cursors: reading them costs a reader and the writer less. Ints, or arrays `[B]`
+        # that are replaced, never changed.
         self.reserved: Any = 0
         self.published: Any = 0
         self.floor: Any = 0
@@ -151,7 +151,7 @@ class FrameRing:
         return self.ids_from(self.tail, self.published - reach)
 
     def ids_from(self, low: Array, high: Array) -> Array:
-        """The ids of streams that go apart, from `low` `[n]` up to, but not including, `high` `[n]`, stream by stream."""
+        """The ids of streams that go apart, from `low` `[n]` up to below `high` `[n]`, stream by stream."""
         streams = self.batch_size
         if len(low) == 1:
             return np.arange(int(low[0]), int(high[0]), streams)

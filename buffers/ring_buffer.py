@@ -20,8 +20,8 @@ from .frame_flags import FrameFlags, StartPredicate
 from .mass_index import MassIndex
 from .memory import check_capacity_fits, copy_to_tensor
 from .nests import Array, Nest
-from .prioritized_starts import PrioritizedStarts
 from .priorities import DEFAULT_EPS, check_keys
+from .prioritized_starts import PrioritizedStarts
 from .priority_updates import apply_update, check_update
 from .ring import FrameRing
 from .ring_contents import check_held, count_windows, nothing_eligible
@@ -175,14 +175,16 @@ class RingReplayBuffer(ReplayBuffer):
             inside a `tf.function` symbolic tensors. Copied.
           end_of_episode: bool `[B]`, marks ends that the items do not tell.
           priorities: `[B]`, raw, finite and at least 0: for samplers that go by them. Uniform draws stay uniform.
+          streams: int `[n]`, ascending: frames of these streams only, all that is `[B]` here then being `[n]`; after
+            `let_streams_part`.
 
         Returns:
           The frames' ids, int64 `[B]`: a tensor where the items are tensors, else an array.
 
         Raises:
           ValueError: the items do not match `data_spec`; the message names the field. Nothing is stored.
-          ValueError: `end_of_episode` or `priorities` does not fit. Nothing is stored.
-          ValueError: the buffer is closed.
+          ValueError: `end_of_episode`, `priorities` or `streams` does not fit. Nothing is stored.
+          ValueError: `streams` without `let_streams_part`, or the buffer is closed.
         """
         return self._adds.add_batch(items, end_of_episode, priorities, streams)
 
@@ -195,6 +197,7 @@ class RingReplayBuffer(ReplayBuffer):
           items: nest matching `data_spec`, leaves `[B, T, ...]`. `T` may be 0, and may exceed `max_length`.
           end_of_episode: bool `[B, T]`.
           priorities: `[B, T]`, as in `add_batch`.
+          streams: int `[n]`, as in `add_batch`: `n` for `B`.
 
         Returns:
           The frames' ids, int64 `[B, T]`: a tensor where the items are tensors, else an array.

@@ -384,7 +384,9 @@ class WindowStarts:
         if following is None:
             return Extents(num_before, tf.fill(starts.shape, tf.constant(window.num_steps, tf.int64)))
         below = self._ring.at(published, starts)
-        same_episode = tf.equal(following - first[:, None], steps) & (ids < (below[:, None] if below.shape.rank else below))
+        same_episode = tf.equal(following - first[:, None], steps) & (
+            ids < (below[:, None] if below.shape.rank else below)
+        )
         return Extents(num_before, tf.reduce_sum(tf.cast(same_episode, tf.int64), axis=1))
 
     def _reject_in_graph(self, num: int, seed: tf.Tensor, bounds: GraphBounds) -> tf.Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 from .windows import Window
 
@@ -115,3 +117,37 @@ class BufferStats:
             if count.window == window:
                 return count
         raise KeyError(f"{window} was not drawn yet; counted are {[count.window for count in self.windows]}.")
+
+
+def total_stats(parts: Sequence[BufferStats]) -> BufferStats:
+    """What several buffers hold together; None where one of them does not tell. Windows are not added up.
+
+    >>> one = BufferStats(7, 10, "frames", 0.7, 7, 14, 0, 0, 28, 40, 1, 0, 2.0, "host")
+    >>> total = total_stats([one, one])
+    >>> total.frames, total.capacity, total.fill_share, total.replay_ratio
+    (14, 20, 0.7, 2.0)
+    """
+
+    def total(name: str) -> Any:
+        values = [getattr(part, name) for part in parts]
+        return None if any(value is None for value in values) else sum(values)
+
+    capacity, added, sampled = total("capacity"), total("added"), total("sampled")
+    return BufferStats(
+        frames=total("frames"),
+        capacity=capacity,
+        capacity_unit=parts[0].capacity_unit,
+        fill_share=sum(part.fill_share * part.capacity for part in parts) / capacity,
+        added=added,
+        sampled=sampled,
+        evicted=total("evicted"),
+        evicted_unsampled=total("evicted_unsampled"),
+        bytes_held=total("bytes_held"),
+        bytes_capacity=total("bytes_capacity"),
+        episodes=total("episodes"),
+        skipped=total("skipped"),
+        replay_ratio=sampled / added if added and sampled is not None else None,
+        host=parts[0].host,
+        stale_updates=total("stale_updates"),
+        deleted=total("deleted"),
+    )

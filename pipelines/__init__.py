@@ -1,5 +1,6 @@
 """From data to buffers and from buffers to training: RLDS in, dataset functions, collectors."""
 
+from .agents import of_agent
 from .cut_sequences import add_cut_sequences
 from .episodes import Episodes
 from .feed import iterate
@@ -32,6 +33,7 @@ __all__ = [
     "lambda_returns",
     "load_rlds",
     "n_step",
+    "of_agent",
     "recurrent_state",
     "replay_transitions",
     "returns_to_go",

@@ -1,0 +1,201 @@
+"""Many agents, each policy with a buffer of its own: how moments become frames of policies, and samples come back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from .agent_frames import AgentFrame, agent_frame_spec
+from .agent_gather import frames_of_streams
+from .agent_input import AgentAdd, AgentRows
+from .agent_policies import AgentPolicies
+from .base import BufferInfo, Items, ReplayBuffer
+from .memory import copy_to_tensor
+from .nests import Array, Nest
+
+NO_ID = -1
+
+
+class IndependentAgents:
+    """Writes what agents do into the buffers of their policies, an (agent, environment) pair a stream.
+
+    Args:
+      known: the agents.
+      buffers: by policy, each of `frame_spec`, with `num_streams` streams that may part.
+      batch_size: `B`, environments.
+    """
+
+    def __init__(self, known: AgentPolicies, buffers: Mapping[str, ReplayBuffer], batch_size: int) -> None:
+        self._known = known
+        self._buffers = dict(buffers)
+        self._batch_size = batch_size
+        self._lock = threading.Lock()
+        # For each environment the number of its next moment.
+        self._times = np.zeros(batch_size, np.int64)
+        # By agent the environments in which its newest frame may be followed by another.
+        self._open = {agent: np.zeros(batch_size, bool) for agent in known.agents}
+        self._streams = {agent: known.place_of(agent) * batch_size + np.arange(batch_size) for agent in known.agents}
+        # By policy the numbers of its agents among all, and where it is one that number for a whole batch.
+        self._numbers = {
+            policy: np.array([known.agents.index(agent) for agent in known.agents_of(policy)], np.int32)
+            for policy in known.policies
+        }
+        self._constant: dict[str, tf.Tensor] = {}
+
+    @staticmethod
+    def frame_spec(known: AgentPolicies, policy: str, batch_size: int) -> AgentFrame:
+        """What the buffer of a policy stores."""
+        first = known.agents_of(policy)[0]
+        several = IndependentAgents.num_streams(known, policy, batch_size) > 1
+        return agent_frame_spec(known.specs[first].nest, has_stream=several)
+
+    @staticmethod
+    def num_streams(known: AgentPolicies, policy: str, batch_size: int) -> int:
+        """How many streams the buffer of a policy has."""
+        return len(known.agents_of(policy)) * batch_size
+
+    def add(self, add: AgentAdd) -> dict[str, Array]:
+        """Stores a moment, or a sequence of them; ids int64 `[B]` (`[B, T]`) by agent, -1 where it is absent."""
+        ids: dict[str, Array] = {}
+        with self._lock:
+            there = add.is_present(self._batch_size)
+            for policy, buffer in self._buffers.items():
+                rows = {agent: add.rows[agent] for agent in self._known.agents_of(policy) if agent in add.rows}
+                if rows:
+                    ids.update(self._add_of(policy, buffer, rows, add.num_steps))
+            for agent, each in add.rows.items():
+                self._open[agent][each.environments] = True
+            if add.ends is not None:
+                self._end_absent(add)
+            self._times[there] += 1 if add.num_steps is None else add.num_steps
+        return ids
+
+    def end_stream(self, environment: int | None, agent: str | None) -> None:
+        """The streams of an environment (None: of all) end; of one agent only, where it is named."""
+        with self._lock:
+            chosen = slice(None) if environment is None else slice(environment, environment + 1)
+            for name in self._known.agents if agent is None else (agent,):
+                self._end(name, self._streams[name][chosen])
+
+    def clear(self) -> None:
+        """All buffers are empty, and moments are counted on."""
+        with self._lock:
+            for buffer in self._buffers.values():
+                buffer.clear()
+            for flags in self._open.values():
+                flags[:] = False
+
+    def unpack(self, policy: str, items: Items, info: BufferInfo, drawn: int) -> tuple[Items, BufferInfo]:
+        """A sample of a policy's buffer as its user sees it; eager tensors, or in a graph.
+
+        Args:
+          policy: whose it is.
+          items: `AgentFrame`, leaves `[B, T, ...]`.
+          info: of the sample.
+          drawn: index of the drawn frame.
+        """
+        numbers, shape = self._numbers[policy], info.keys.shape
+        if len(numbers) == 1:
+            agents = self._only_agent(policy, info.keys)
+        else:
+            stream = items.stream if items.stream.shape.rank == shape.rank else items.stream[..., drawn]
+            if tf.is_symbolic_tensor(stream):
+                agents = tf.gather(numbers, stream // self._batch_size)
+            else:
+                agents = copy_to_tensor(numbers[stream.numpy() // self._batch_size])
+        return items.frame, info._replace(times=items.time, agents=agents)
+
+    def gather_all(self) -> dict[str, Nest]:
+        """By agent every frame held of it, oldest first, ragged leaves `[B, T, ...]`."""
+        found: dict[str, Nest] = {}
+        for policy, buffer in self._buffers.items():
+            agents = self._known.agents_of(policy)
+            frames = frames_of_streams(buffer.gather_all(), [self._streams[agent] for agent in agents])
+            found.update(zip(agents, frames, strict=True))
+        return {agent: found[agent] for agent in self._known.agents}
+
+    def moments(self, items: Items, info: BufferInfo) -> set[tuple[int, int]]:
+        """The moments in a sample of a policy's buffer, as (environment, time); eager, padding left out."""
+        mask, times = info.mask.numpy(), items.time.numpy()
+        stream = np.zeros_like(times) if isinstance(items.stream, tuple) else items.stream.numpy()
+        return set(zip((stream % self._batch_size)[mask].tolist(), times[mask].tolist(), strict=True))
+
+    def _only_agent(self, policy: str, keys: tf.Tensor) -> tf.Tensor:
+        """The number of the only agent of a policy, int32, the shape of `keys`."""
+        number = tf.constant(self._numbers[policy][0])
+        if tf.is_symbolic_tensor(keys):
+            return tf.fill(tf.shape(keys), number) if None in keys.shape.as_list() else tf.fill(keys.shape, number)
+        known = self._constant.get(policy)
+        if known is None or known.shape != keys.shape:
+            known = self._constant[policy] = tf.fill(keys.shape, number)
+        return known
+
+    def _add_of(
+        self, policy: str, buffer: ReplayBuffer, rows: Mapping[str, AgentRows], num_steps: int | None
+    ) -> dict[str, Array]:
+        """Stores the rows of a policy's agents."""
+        times = self._times if num_steps is None else self._times[:, None] + np.arange(num_steps)
+        parts = [(self._streams[agent][each.environments], each) for agent, each in rows.items()]
+        spec = self._known.specs[next(iter(rows))]
+        streams = _joined([stream for stream, _ in parts])
+        stored_streams: Any = ()
+        if buffer.batch_size > 1:
+            as_fields = streams.astype(np.int32)
+            stored_streams = as_fields if num_steps is None else np.repeat(as_fields[:, None], num_steps, axis=1)
+        leaves = [_joined(list(leaf)) for leaf in zip(*(each.leaves for _, each in parts), strict=True)]
+        frame = AgentFrame(spec.pack(leaves), _joined([times[each.environments] for _, each in parts]), stored_streams)
+        write = buffer.add_batch if num_steps is None else buffer.add_sequence
+        given = write(
+            frame,
+            end_of_episode=_joined_ends(
+                [each.ends for _, each in parts], [len(each.environments) for _, each in parts]
+            ),
+            priorities=None if parts[0][1].priorities is None else _joined([each.priorities for _, each in parts]),
+            streams=None if len(streams) == buffer.batch_size else streams,
+        )
+        out, done = {}, 0
+        for agent, each in rows.items():
+            mine = given[done : done + len(each.environments)]
+            done += len(mine)
+            if len(mine) == self._batch_size:
+                out[agent] = mine
+            else:
+                out[agent] = np.full((self._batch_size, *mine.shape[1:]), NO_ID)
+                out[agent][each.environments] = mine
+        return out
+
+    def _end_absent(self, add: AgentAdd) -> None:
+        """Environments ended in which some agents had no frame."""
+        ended = add.ends
+        for agent, is_open in self._open.items():
+            absent = ended & is_open
+            if agent in add.rows:
+                absent = absent.copy()
+                absent[add.rows[agent].environments] = False
+            if absent.any():
+                self._end(agent, self._streams[agent][absent])
+            is_open &= ~ended
+
+    def _end(self, agent: str, streams: Array) -> None:
+        buffer = self._buffers[self._known.policy_of(agent)]
+        for stream in streams.tolist():
+            buffer.end_stream(stream)
+
+
+def _joined(parts: Sequence[Any]) -> Array:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _joined_ends(ends: Sequence[Array | None], nums: Sequence[int]) -> Array | None:
+    """Flags of all rows, where some agents may have none; `nums` rows each."""
+    given = [each for each in ends if each is not None]
+    if not given:
+        return None
+    inner = given[0].shape[1:]
+    return _joined(
+        [np.zeros((num, *inner), bool) if each is None else each for each, num in zip(ends, nums, strict=True)]
+    )

@@ -1,0 +1,671 @@
+"""Many agents, one buffer: each policy learns from its own frames, or all in lockstep from the same moments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
+
+import numpy as np
+import tensorflow as tf
+
+from .agent_buffers import MakeBuffer, build_all, divided_maker, makers_by_policy
+from .agent_input import AgentChecker
+from .agent_policies import AgentPolicies
+from .base import BufferInfo, Ids, Items, ReplayBuffer, check_count, join_samples
+from .callbacks import call_weakly
+from .episode_ends import EpisodeRule
+from .independent_agents import IndependentAgents
+from .lockstep_agents import LockstepAgents
+from .nests import Array, Nest
+from .priorities import check_keys, check_priorities
+from .stats import BufferStats, total_stats
+from .windows import Window, resolve_window
+
+Mode = Literal["independent", "lockstep"]
+
+
+class MultiAgentReplayBuffer(ReplayBuffer):
+    """Stores what many agents do, and gives each policy its own frames, or all policies the same moments.
+
+    An *agent* is named by a str, as in PettingZoo; a *policy* learns from one agent or several. A *moment* is one step
+    of an environment, and `add_batch` stores one moment of `B` environments side by side. Agents that are not in it
+    are absent: they have died, are not born yet, or it is not their turn.
+
+    `mode="independent"`: each policy has a buffer of its own, in which each of its agents in each environment is a
+    stream. Agents may act at different times: windows are of an agent's own consecutive frames, and `info.times` tells
+    the moment of each frame, `info.agents` whose it is. Without `policy=` samples and infos are dicts by policy.
+
+    `mode="lockstep"`: one buffer, of which one draw is the same moments for all agents, `({agent: items}, info)`.
+    `info.mask` is a dict by agent, False where it was absent, and on padding. A window shows one life of each agent,
+    that of its first frame from the drawn one on, the dying frame included; the zeros where it is absent are not
+    data. `replayfeed.pipelines.of_agent` gives one agent's view, on which all transforms work. An environment's episode
+    ends when it is told to, or when all agents that lived in it have died.
+
+    `capacity` is that of the buffers together, in the unit of those: with `BufferConfig("uniform", 1000)` each policy
+    keeps the newest 1,000 frames (lockstep: moments), the same number of each stream. `capacity_of(policy)` is exact.
+
+    Args:
+      data_specs: by agent the nest of `tf.TensorSpec` of its frames; they may differ between policies.
+      policy_of: by agent its policy: a dict, or a function of the agent.
+      make_buffer: a `BufferConfig`; or a function that is called with `data_spec=` and `batch_size=` and makes a
+        buffer of the package, such as `functools.partial(TFPrioritizedReplayBuffer, max_length=1000)`; or a
+        `TableConfig` for a Reverb table, whose `data_spec` is replaced by what is stored. Independent: or a dict of
+        these by policy. Functions that are given to buffers (`end_of_episode_fn`, `eligible_fn`) get what is stored,
+        an `AgentFrame` with the agent's items in `.frame`, or a `JointFrame` with those by agent in `.frames`.
+      mode: `'independent'` or `'lockstep'`.
+      batch_size: `B`, environments that are written side by side.
+      shards: this buffer is one of so many, in as many processes, that divide the capacity between them: each holds
+        `1 / shards` of it, rounded down. For a `BufferConfig` or a `TableConfig`; a function divides for itself.
+      cast: convert input within its kind (float64 to float32) instead of refusing it.
+      end_of_episode_fn: an agent's items `-> bool [B]` for specs that do not tell ends, in lockstep.
+
+    Raises:
+      TypeError: an argument is of the wrong type.
+      ValueError: `mode` is none of the two; a count is below 1; agents of one policy have different specs.
+      ValueError: `make_buffer` by policy in lockstep, or a setting that lockstep cannot have; the message says why.
+      TypeError, ValueError: as the buffers' constructors.
+
+    >>> import numpy as np
+    >>> from replayfeed.buffers import BufferConfig
+    >>> spec = {"obs": tf.TensorSpec([], tf.float32)}
+    >>> frames = lambda number: {"obs": np.full([1], number, np.float32)}
+    >>> specs = {"wolf": spec, "sheep": spec}
+    >>> buffer = MultiAgentReplayBuffer(specs, lambda agent: agent, BufferConfig("uniform", 100))
+    >>> _ = buffer.add_batch({"wolf": frames(1), "sheep": frames(2)})
+    >>> _ = buffer.add_batch({"wolf": frames(3)})  # the sheep is dead
+    >>> items, info = buffer.sample(1, num_steps=2, policy="wolf")
+    >>> items["obs"].numpy(), info.times.numpy()
+    (array([[1., 3.]], dtype=float32), array([[0, 1]]))
+    >>> buffer.capacity_of("sheep"), buffer.stats("sheep").frames
+    (100, 1)
+    """
+
+    def __init__(
+        self,
+        data_specs: Mapping[str, Nest],
+        policy_of: Mapping[str, str] | Callable[[str], str],
+        make_buffer: MakeBuffer | Mapping[str, MakeBuffer],
+        *,
+        mode: Mode = "independent",
+        batch_size: int = 1,
+        shards: int = 1,
+        cast: bool = False,
+        end_of_episode_fn: Callable[[Nest], Any] | None = None,
+    ) -> None:
+        if mode not in get_args(Mode):
+            raise ValueError(f"mode must be 'independent' or 'lockstep', got {mode!r}.")
+        check_count("batch_size", batch_size)
+        self._known = known = AgentPolicies(data_specs, policy_of)
+        self._mode = mode
+        self._batch_size = int(batch_size)
+        self._checker = AgentChecker(known, self._batch_size, cast=cast)
+        self._closed = False
+        self._buffers: dict[str, ReplayBuffer] = {}
+        self._independent: IndependentAgents | None = None
+        self._lockstep: LockstepAgents | None = None
+        self._servers: list[Any] = []
+        if mode == "independent":
+            if end_of_episode_fn is not None:
+                raise ValueError(
+                    "end_of_episode_fn: independent policies have buffers of their own; give it to make_buffer."
+                )
+            specs = {policy: IndependentAgents.frame_spec(known, policy, self._batch_size) for policy in known.policies}
+            streams = {policy: len(known.agents_of(policy)) * self._batch_size for policy in known.policies}
+            makers = makers_by_policy(known, make_buffer, shards)
+            self._buffers, self._servers = build_all(makers, specs, streams)
+            self._independent = IndependentAgents(known, self._buffers, self._batch_size)
+        else:
+            if isinstance(make_buffer, Mapping):
+                raise ValueError("make_buffer by policy in lockstep: there is one buffer for all; give one.")
+            rules = {agent: EpisodeRule(spec, end_of_episode_fn) for agent, spec in known.specs.items()}
+            maker = divided_maker(make_buffer, shards)
+            spec = LockstepAgents.frame_spec(known, rules)
+            self._buffers, self._servers = build_all({"": maker}, {"": spec}, {"": self._batch_size})
+            self._lockstep = LockstepAgents(known, self._buffers[""], self._batch_size, rules)
+
+    # What there is
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """The agents, in the order of `data_specs`."""
+        return self._known.agents
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The policies, in the order of their first agents."""
+        return self._known.policies
+
+    @property
+    def mode(self) -> Mode:
+        """`'independent'` or `'lockstep'`."""
+        return self._mode
+
+    @property
+    def data_spec(self) -> Nest:
+        """By agent the nest of `tf.TensorSpec` that the constructor was given."""
+        return self._known.data_specs
+
+    @property
+    def batch_size(self) -> int:
+        """`B`, environments that are written side by side."""
+        return self._batch_size
+
+    @property
+    def capacity(self) -> int:
+        """How much all buffers hold together when full, in `capacity_unit`."""
+        return sum(buffer.capacity for buffer in self._buffers.values())
+
+    @property
+    def capacity_unit(self) -> Literal["frames", "episodes", "items"]:
+        """What `capacity` counts; frames of one agent, in lockstep of all agents in one moment."""
+        return next(iter(self._buffers.values())).capacity_unit
+
+    def policy_of(self, agent: str) -> str:
+        """The policy that learns from this agent.
+
+        Raises:
+          ValueError: there is no such agent.
+        """
+        return self._known.policy_of(agent)
+
+    def agents_of(self, policy: str) -> tuple[str, ...]:
+        """The agents of a policy.
+
+        Raises:
+          ValueError: there is no such policy.
+        """
+        return self._known.agents_of(policy)
+
+    def capacity_of(self, policy: str) -> int:
+        """How much of a policy's frames is held when full, in `capacity_unit`; in lockstep moments, of all agents.
+
+        Raises:
+          ValueError: there is no such policy.
+        """
+        self._known.check_policies("policy", (policy,))
+        return self._buffers["" if self._lockstep is not None else policy].capacity
+
+    def buffer_of(self, policy: str | None = None) -> ReplayBuffer:
+        """The buffer of a policy, which stores `AgentFrame`s; in lockstep the one of all, which stores `JointFrame`s.
+
+        For what is its own: `delete`, `episodes`, `ready`. Add through this class only.
+
+        Raises:
+          ValueError: there is no such policy; in lockstep, a policy is named.
+        """
+        return self._buffers[self._key(policy, needed=True)]
+
+    def __len__(self) -> int:
+        return sum(len(buffer) for buffer in self._buffers.values())
+
+    def num_frames(self) -> tf.Tensor:
+        """Frames held now in all buffers, in lockstep moments, int64 `[]`."""
+        return tf.add_n([buffer.num_frames() for buffer in self._buffers.values()])
+
+    # Writing
+
+    def add_batch(
+        self,
+        items: Items,
+        *,
+        end_of_episode: Any = None,
+        priorities: Any = None,
+        streams: Any = None,
+        present: Any = None,
+    ) -> Ids:
+        """Stores one moment of each environment.
+
+        Args:
+          items: by agent a nest matching its spec, leaves `[B, ...]`. Agents that are left out are absent.
+          end_of_episode: bool `[B]`, environments whose episode ends for all of their agents; or by agent bool `[B]`,
+            whose life ends. For ends that the items do not tell.
+          priorities: by agent `[B]`, raw; of all agents of a policy that are present, or of none. In lockstep `[B]`.
+          streams: None: environments are left out by `present`.
+          present: by agent bool `[B]`, the environments in which it is present; what stands in its other rows is not
+            looked at. Agents that are left out are present in all.
+
+        Returns:
+          By agent the ids int64 `[B]`, -1 where it is absent; in lockstep `[B]`, -1 where no agent was present.
+
+        Raises:
+          ValueError: the items of an agent do not match its spec; the message names agent and field. Nothing is
+            stored.
+          ValueError: another argument does not fit, or names an agent that there is not. Nothing is stored.
+          ValueError: the buffer is closed.
+          WaitTimeoutError: as served buffers; what was stored of the moment before stays.
+        """
+        if streams is not None:
+            raise ValueError("streams: say which agents are there by present={agent: bool [B]}.")
+        if not tf.executing_eagerly():
+            return self._add_in_graph(items, end_of_episode, priorities, present)
+        self._check_open()
+        if self._lockstep is not None:
+            given = self._joint_priorities(priorities, (self._batch_size,))
+            add = self._checker.moment(items, end_of_episode, None, present)
+            return _like(items, self._lockstep.add(add, given))
+        assert self._independent is not None  # the other mode
+        add = self._checker.moment(items, end_of_episode, priorities, present)
+        return self._by_agent(items, self._independent.add(add))
+
+    def add_sequence(
+        self, items: Items, *, end_of_episode: Any = None, priorities: Any = None, streams: Any = None
+    ) -> Ids:
+        """Stores `T` moments of each environment, in which the agents that are named are present: as `T` calls.
+
+        Args:
+          items: by agent, leaves `[B, T, ...]`.
+          end_of_episode: bool `[B, T]`; or by agent.
+          priorities: by agent `[B, T]`; in lockstep `[B, T]`.
+          streams: None, as in `add_batch`.
+
+        Returns:
+          As `add_batch`, `[B, T]`.
+
+        Raises:
+          ValueError: as `add_batch`; also where agents disagree about `T`, or it is called inside a `tf.function`.
+        """
+        if streams is not None:
+            raise ValueError("streams: add_sequence is of all environments; add moments by add_batch(present=...).")
+        if not tf.executing_eagerly():
+            raise ValueError("add_sequence of many agents inside a tf.function: call it eagerly, or add_batch.")
+        self._check_open()
+        if self._lockstep is not None:
+            add = self._checker.sequence(items, end_of_episode, None)
+            given = self._joint_priorities(priorities, (self._batch_size, add.num_steps or 0))
+            return _like(items, self._lockstep.add(add, given))
+        assert self._independent is not None  # the other mode
+        return self._by_agent(items, self._independent.add(self._checker.sequence(items, end_of_episode, priorities)))
+
+    def let_streams_part(self) -> None:
+        """Nothing to do: agents come and go anyhow."""
+
+    def end_stream(self, b: int | None = None, *, agent: str | None = None) -> None:
+        """The episode of environment `b` (None: of all) stops here, or only the life of one agent in it.
+
+        Raises:
+          ValueError: there is no such environment, or no such agent.
+        """
+        if b is not None and not 0 <= b < self._batch_size:
+            raise ValueError(f"there is no environment {b}: this buffer has 0 to {self._batch_size - 1}.")
+        if agent is not None:
+            self._known.check_agents("agent", (agent,))
+        self._check_open()
+        writer = self._independent or self._lockstep
+        assert writer is not None  # one of the modes
+        writer.end_stream(b, agent)
+
+    # Reading
+
+    def as_dataset(
+        self,
+        sample_batch_size: Any = None,
+        num_steps: Any = None,
+        num_parallel_calls: int | None = None,
+        sequence_preprocess_fn: Callable[[Any], Any] | None = None,
+        single_deterministic_pass: bool = False,
+        *,
+        window: Any = None,
+        epochs: int | None = None,
+        policy: str | None = None,
+    ) -> tf.data.Dataset:
+        """A dataset of `(items, info)`, as that of the buffers.
+
+        Independent: with `policy` its items; without, `({policy: items}, {policy: info})`, for which
+        `sample_batch_size`, `num_steps` and `window` may be dicts by policy. In lockstep `({agent: items}, info)`.
+
+        Args:
+          sample_batch_size: `B`, of each policy.
+          num_steps: as in the buffers.
+          num_parallel_calls: as in the buffers.
+          sequence_preprocess_fn: of the items of one sample; in lockstep of the dict of them by agent.
+          single_deterministic_pass: as in the buffers; of several policies it ends with the shortest.
+          window: as in the buffers.
+          epochs: as in the buffers.
+          policy: whose frames; None: of all.
+
+        Raises:
+          ValueError: there is no such policy, or in lockstep one is named.
+          Otherwise as the buffers.
+        """
+        if self._lockstep is None and policy is None:
+            self._check_by_policy(sample_batch_size, num_steps, window)
+            each = {
+                name: self.as_dataset(
+                    _of(sample_batch_size, name),
+                    _of(num_steps, name),
+                    num_parallel_calls,
+                    sequence_preprocess_fn,
+                    single_deterministic_pass,
+                    window=_of(window, name),
+                    epochs=epochs,
+                    policy=name,
+                )
+                for name in self.policies
+            }
+            return tf.data.Dataset.zip(each).map(_taken_apart)
+        key = self._key(policy)
+        drawn = _drawn_index(num_steps, window)
+        wrapped = None if sequence_preprocess_fn is None else _inside(sequence_preprocess_fn)
+        dataset = self._buffers[key].as_dataset(
+            sample_batch_size,
+            num_steps,
+            num_parallel_calls,
+            wrapped,
+            single_deterministic_pass,
+            window=window,
+            epochs=epochs,
+        )
+        return dataset.map(lambda items, info: self._unpack(key, items, info, drawn))
+
+    def sample(
+        self,
+        sample_batch_size: Any = None,
+        num_steps: Any = None,
+        *,
+        window: Any = None,
+        policy: str | None = None,
+    ) -> tuple[Items, Any]:
+        """One draw at once, as eager tensors; arguments and what comes as in `as_dataset`.
+
+        Raises:
+          As `as_dataset`.
+          EmptyBufferError: nothing is eligible, of a policy that the message names; it says why, with numbers.
+        """
+        if self._lockstep is None and policy is None:
+            self._check_by_policy(sample_batch_size, num_steps, window)
+            each = {
+                name: self.sample(
+                    _of(sample_batch_size, name), _of(num_steps, name), window=_of(window, name), policy=name
+                )
+                for name in self.policies
+            }
+            return _taken_apart(each)
+        items, info = self._draw(self._key(policy), sample_batch_size, num_steps, window)
+        return self._unpack(self._key(policy), items, info, _drawn_index(num_steps, window))
+
+    def sample_at_least(
+        self,
+        min_steps: int,
+        num_steps: int | None = None,
+        *,
+        window: Window | None = None,
+        policy: str | None = None,
+        count: Literal["env", "agent"] = "agent",
+    ) -> tuple[Items, Any]:
+        """Draws samples until at least `min_steps` steps are there, and joins them into one batch.
+
+        Args:
+          min_steps: steps wanted.
+          num_steps: as in `sample`.
+          window: as in `sample`.
+          policy: as in `sample`; without it the steps of all policies count together, each giving as many samples.
+          count: `'agent'`: each real frame of an agent is a step. `'env'`: each moment is one, however many agents
+            have a frame in it; one that comes twice in the samples counts twice in lockstep, and once otherwise.
+
+        Returns:
+          As `sample`, with as large a `B` as it took.
+
+        Raises:
+          TypeError: `min_steps` is no int.
+          ValueError: it is below 1, `count` is none of the two, or it is called inside a `tf.function`.
+          Otherwise as `sample`.
+        """
+        check_count("min_steps", min_steps)
+        if count not in ("env", "agent"):
+            raise ValueError(f"count must be 'env' or 'agent', got {count!r}.")
+        if not tf.executing_eagerly():
+            raise ValueError("sample_at_least draws as often as it takes, which a tf.function cannot: call it eagerly.")
+        keys = tuple(self._buffers) if self._lockstep is None and policy is None else (self._key(policy),)
+        samples: dict[str, list[Any]] = {key: [] for key in keys}
+        num_real = 0
+        moments: dict[str, set[tuple[int, int]]] = {key: set() for key in keys}
+        most = 1 if _drawn_length(num_steps, window) is None else _drawn_length(num_steps, window)
+        most *= len(self.agents) if self._lockstep is not None and count == "agent" else len(keys)
+        while num_real < min_steps:
+            num = max(1, (min_steps - num_real) // most)
+            for key in keys:
+                items, info = self._draw(key, num, num_steps, window)
+                unpacked = self._unpack(key, items, info, _drawn_index(num_steps, window))
+                samples[key].append(unpacked)
+                if count == "env" and self._independent is not None:
+                    moments[key] |= self._independent.moments(items, info)
+                elif count == "env":
+                    num_real += int(tf.math.count_nonzero(info.mask))
+                else:
+                    masks = tf.nest.flatten(unpacked[1].mask)
+                    num_real += sum(int(tf.math.count_nonzero(mask)) for mask in masks)
+            if count == "env" and self._independent is not None:
+                num_real = len(set().union(*moments.values()))
+        joined = {key: join_samples(each) for key, each in samples.items()}
+        return _taken_apart(joined) if self._lockstep is None and policy is None else joined[keys[0]]
+
+    def get(self, ids: Ids, num_steps: int | None = None, *, policy: str | None = None) -> Items:
+        """The frames with these ids, or the windows that start at them.
+
+        Args:
+          ids: int64, of any shape; independent without `policy`: by policy.
+          num_steps: as in the buffers.
+          policy: whose frames they are.
+
+        Returns:
+          The items; by policy where ids are. In lockstep by agent, zeros where one was absent.
+
+        Raises:
+          ValueError: as the buffers.
+        """
+        if self._lockstep is not None:
+            return self._buffers[self._key(policy)].get(ids, num_steps).frames
+        if policy is not None:
+            return self._buffers[self._key(policy)].get(ids, num_steps).frame
+        by_policy = self._by_policy("ids", ids)
+        return {name: self._buffers[name].get(each, num_steps).frame for name, each in by_policy.items()}
+
+    def gather_all(self) -> Items:
+        """By agent every frame held of it, oldest first: `tf.RaggedTensor`s `[B, T, ...]`, each row of its own `T`."""
+        if self._lockstep is not None:
+            return self._lockstep.gather_all()
+        assert self._independent is not None  # the other mode
+        return self._independent.gather_all()
+
+    def update_priorities(
+        self, keys: Any, priorities: Any = None, *, td_errors: Any = None, policy: str | None = None
+    ) -> Any:
+        """Sets priorities: of one policy, of several, or in lockstep of windows of moments.
+
+        Args:
+          keys: `[n]`, with `policy` or in lockstep; else `{policy: (keys, td_errors)}`.
+          priorities: as in the buffers.
+          td_errors: as in the buffers.
+          policy: whose keys they are.
+
+        Returns:
+          As the buffers how many keys were gone; of several policies by policy.
+
+        Raises:
+          ValueError: there is no such policy, or something does not fit; nothing is changed.
+        """
+        if self._lockstep is not None or policy is not None:
+            buffer = self._buffers[self._key(policy)]
+            return buffer.update_priorities(keys, priorities, td_errors=td_errors)
+        if priorities is not None or td_errors is not None:
+            raise ValueError("give {policy: (keys, td_errors)}, or keys with policy=...")
+        by_policy = self._by_policy("keys", keys)
+        for name, pair in by_policy.items():
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise ValueError(f"keys: expected (keys, td_errors) for policy {name!r}, got {type(pair).__name__}.")
+            if tf.executing_eagerly():
+                check_pair(name, *pair)
+        return {
+            name: self._buffers[name].update_priorities(pair[0], td_errors=pair[1]) for name, pair in by_policy.items()
+        }
+
+    def update_priorities_from(self, info: Any, td_errors: Any, *, eta: float = 0.9, burn_in: int = 0) -> Any:
+        """`update_priorities` of a batch as it came, heeding its masks.
+
+        Args:
+          info: of a policy, by policy, or in lockstep.
+          td_errors: `[B]` or `[B, T]`; by policy where `info` is. In lockstep by agent: a window's priority is the mean
+            of those of its agents that have a frame in it, each by its own mask.
+          eta: as in the buffers.
+          burn_in: as in the buffers.
+
+        Raises:
+          ValueError: as the buffers; of a sample of one policy of several, which one is not said: give dicts.
+        """
+        if self._lockstep is not None:
+            errors = self._lockstep.errors_of_rows(info, td_errors, eta, burn_in)
+            return self._buffers[""].update_priorities(info.keys, td_errors=errors)
+        by_policy = self._by_policy("info", info)
+        self._known.check_policies("td_errors", td_errors)
+        return {
+            name: self._buffers[name].update_priorities_from(each, td_errors[name], eta=eta, burn_in=burn_in)
+            for name, each in by_policy.items()
+            if name in td_errors
+        }
+
+    def clear(self) -> None:
+        """Empties all buffers and their counters."""
+        self._check_open()
+        writer = self._independent or self._lockstep
+        assert writer is not None  # one of the modes
+        writer.clear()
+
+    def stats(self, policy: str | None = None) -> BufferStats:
+        """Counts, shares and bytes as of now: of a policy, or of all together.
+
+        Raises:
+          ValueError: there is no such policy, or in lockstep one is named.
+        """
+        if policy is not None or self._lockstep is not None:
+            return self._buffers[self._key(policy)].stats()
+        return total_stats([buffer.stats() for buffer in self._buffers.values()])
+
+    def flush(self) -> None:
+        """Returns when all that was added can be read."""
+        for buffer in self._buffers.values():
+            buffer.flush()
+
+    def close(self) -> None:
+        """Closes all buffers, and the server that was made for them. The buffer cannot be used afterwards."""
+        self._closed = True
+        for resource in (*self._buffers.values(), *self._servers):
+            resource.close() if isinstance(resource, ReplayBuffer) else resource.stop()
+
+    # How it is done
+
+    def _key(self, policy: str | None, *, needed: bool = False) -> str:
+        """Which of the buffers is meant."""
+        if self._lockstep is not None:
+            if policy is not None:
+                raise ValueError(
+                    f"policy={policy!r} in lockstep: a draw is of all agents; take {policy!r}'s part of the items."
+                )
+            return ""
+        if policy is None:
+            raise ValueError(f"policy: name one of {', '.join(map(repr, self.policies))}.")
+        self._known.check_policies("policy", (policy,))
+        return policy
+
+    def _draw(self, key: str, sample_batch_size: Any, num_steps: Any, window: Any) -> tuple[Items, BufferInfo]:
+        return self._buffers[key].sample(sample_batch_size, num_steps, window=window)
+
+    def _unpack(self, key: str, items: Items, info: BufferInfo, drawn: int) -> tuple[Items, BufferInfo]:
+        if self._lockstep is not None:
+            return self._lockstep.unpack(items, info, drawn)
+        assert self._independent is not None  # the other mode
+        return self._independent.unpack(key, items, info, drawn)
+
+    def _by_policy(self, name: str, value: Any) -> Mapping[str, Any]:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{name} must be a dict by policy where no policy is named, got {type(value).__name__}.")
+        self._known.check_policies(name, value)
+        return value
+
+    def _check_by_policy(self, *values: Any) -> None:
+        for name, value in zip(("sample_batch_size", "num_steps", "window"), values, strict=True):
+            if isinstance(value, Mapping):
+                self._known.check_policies(name, value)
+
+    def _joint_priorities(self, priorities: Any, shape: tuple[int, ...]) -> Array | None:
+        if isinstance(priorities, Mapping):
+            raise ValueError("priorities by agent in lockstep: a moment has one, of all agents; give [B].")
+        return None if priorities is None else check_priorities(priorities, None, shape)
+
+    def _by_agent(self, items: Mapping[str, Any], ids: Mapping[str, Array]) -> dict[str, Ids]:
+        none = np.full(self._batch_size, -1)
+        return {agent: _like(items[agent], ids.get(agent, none)) for agent in items}
+
+    @tf.autograph.experimental.do_not_convert
+    def _add_in_graph(self, items: Items, end_of_episode: Any, priorities: Any, present: Any) -> Any:
+        self._checker.trace(items)
+        structure = (items, end_of_episode, priorities, present)
+        given = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(structure) if leaf is not None]
+        # None stands for itself in a nest.
+        places = [leaf is not None for leaf in tf.nest.flatten(structure)]
+        agents = () if self._lockstep is not None else tuple(items)
+
+        def write(buffer: MultiAgentReplayBuffer, *arrays: Array) -> Array:
+            left = iter(arrays)
+            leaves = [next(left) if is_there else None for is_there in places]
+            items, ends, priorities, present = tf.nest.pack_sequence_as(structure, leaves)
+            ids = buffer.add_batch(items, end_of_episode=ends, priorities=priorities, present=present)
+            return np.stack([ids[agent] for agent in agents]) if agents else np.asarray(ids)
+
+        ids = call_weakly(self, write, given, tf.int64)
+        if not agents:
+            ids.set_shape([self._batch_size])
+            return ids
+        ids.set_shape([len(agents), self._batch_size])
+        return dict(zip(agents, tf.unstack(ids), strict=True))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError(f"this {type(self).__name__} is closed; build a new one.")
+
+
+def _of(value: Any, policy: str) -> Any:
+    return value.get(policy) if isinstance(value, Mapping) else value
+
+
+def _taken_apart(each: Mapping[str, tuple[Items, Any]]) -> tuple[dict[str, Items], dict[str, Any]]:
+    """Items and infos by policy, of pairs by policy."""
+    return {name: pair[0] for name, pair in each.items()}, {name: pair[1] for name, pair in each.items()}
+
+
+def _drawn_index(num_steps: Any, window: Any) -> int:
+    wanted = resolve_window(num_steps, window)
+    return 0 if wanted is None else wanted.burn_in
+
+
+def _drawn_length(num_steps: Any, window: Any) -> int | None:
+    wanted = resolve_window(num_steps, window)
+    return None if wanted is None else wanted.length
+
+
+def _inside(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function of items as one of what is stored."""
+
+    def inside(items: Any) -> Any:
+        if hasattr(items, "frames"):
+            return items._replace(frames=function(items.frames))
+        return items._replace(frame=function(items.frame))
+
+    return inside
+
+
+def _like(items: Any, ids: Array) -> Ids:
+    """Ids as a tensor where the items are tensors."""
+    return tf.constant(ids) if isinstance(tf.nest.flatten(items)[0], tf.Tensor) else ids
+
+
+def check_pair(policy: str, keys: Any, td_errors: Any) -> None:
+    """Refuses keys and TD errors that do not fit each other, before anything is changed.
+
+    Raises:
+      ValueError: the message names the policy.
+    """
+    try:
+        checked = check_keys(keys)
+        check_priorities(None, td_errors, checked.shape)
+    except ValueError as error:
+        raise ValueError(f"policy {policy!r}: {error}") from error
