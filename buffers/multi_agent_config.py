@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from .base import check_count
 from .buffer_config import BufferConfig
+from .multi_agent import Mode, MultiAgentReplayBuffer
 from .nests import Nest
 from .plain_settings import check_known, nearest, settings_of
 from .rllib_keys import NOT_THE_BUFFERS, is_rllib
@@ -16,10 +17,6 @@ from .rllib_settings import from_rllib
 from .table_text import from_yaml, to_yaml
 from .windows import Window
 
-if TYPE_CHECKING:
-    from .multi_agent import MultiAgentReplayBuffer
-
-Mode = Literal["independent", "lockstep"]
 InitialState = Literal["stored", "zero"]
 
 
@@ -143,9 +140,6 @@ class MultiAgentConfig:
           ValueError: settings of a policy that no agent acts by.
           TypeError, ValueError: as `MultiAgentReplayBuffer`.
         """
-        # It takes a BufferConfig itself.
-        from .multi_agent import MultiAgentReplayBuffer
-
         if isinstance(policy_of, Mapping):
             # An agent that is not in it is the buffer's to refuse.
             policies = sorted({policy_of[agent] for agent in data_specs if agent in policy_of})

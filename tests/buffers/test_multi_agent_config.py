@@ -11,14 +11,15 @@ import pytest
 import tensorflow as tf
 
 from replayfeed.buffers import (
+    BufferConfig,
     EpisodicReplayBuffer,
+    MultiAgentConfig,
     ReservoirReplayBuffer,
     TFPrioritizedReplayBuffer,
     TFUniformReplayBuffer,
     Window,
+    validate_config,
 )
-from replayfeed.buffers.buffer_config import BufferConfig
-from replayfeed.buffers.multi_agent_config import MultiAgentConfig, validate_config
 
 COUNTER = tf.TensorSpec([], tf.int64)
 UNIFORM = BufferConfig("uniform", 100)
@@ -455,3 +456,103 @@ def test_what_is_given_is_not_changed():
     plain = {"buffer": {"kind": "uniform", "capacity": 100}, "window": {"num_steps": 2}}
     validate_config(plain)
     assert plain == {"buffer": {"kind": "uniform", "capacity": 100}, "window": {"num_steps": 2}}
+
+
+# -- built -------------------------------------------------------------------------------------
+
+SPECS = {agent: {"obs": COUNTER} for agent in ("wolf_0", "wolf_1", "sheep")}
+
+
+def by_name(agent: str) -> str:
+    return agent.partition("_")[0]
+
+
+def moment(number: int, *agents: str) -> dict[str, Any]:
+    return {agent: {"obs": np.full([1], number)} for agent in agents or SPECS}
+
+
+def test_each_policy_gets_its_buffer_and_its_share_of_the_capacity():
+    config = MultiAgentConfig(
+        BufferConfig("uniform", 100),
+        shards=2,
+        policy_buffers={"sheep": BufferConfig("prioritized", 30, alpha=1.0)},
+    )
+    with config.build(SPECS, by_name) as buffer:
+        assert (buffer.mode, buffer.policies) == ("independent", ("wolf", "sheep"))
+        assert (buffer.capacity_of("wolf"), buffer.capacity_of("sheep")) == (50, 15)
+        assert isinstance(buffer.buffer_of("wolf"), TFUniformReplayBuffer)
+        assert isinstance(buffer.buffer_of("sheep"), TFPrioritizedReplayBuffer)
+        for number in range(20):
+            buffer.add_batch(moment(number))
+        items, _ = buffer.sample(200, policy="sheep")
+        assert items["obs"].numpy().min() == 5  # the newest 15 of 20
+
+
+def test_policies_of_one_seed_draw_different_moments_and_the_same_in_each_run():
+    def draws() -> list[list[int]]:
+        config = MultiAgentConfig(BufferConfig("uniform", 1000, seed=5))
+        with config.build({"a": COUNTER, "b": COUNTER}, {"a": "red", "b": "blue"}) as buffer:
+            buffer.add_sequence({agent: np.arange(500)[None] for agent in ("a", "b")})
+            items, _ = buffer.sample(8)
+            return [items[policy].numpy().tolist() for policy in ("red", "blue")]
+
+    first = draws()
+    assert first == draws()
+    assert first[0] != first[1]
+
+
+def test_rllibs_lockstep_is_built_and_drawn_from():
+    config = validate_config(
+        {
+            "type": "MultiAgentPrioritizedReplayBuffer",
+            "capacity": 8,
+            "replay_mode": "lockstep",
+            "storage_unit": "sequences",
+            "replay_sequence_length": 3,
+            "replay_burn_in": 1,
+        }
+    )
+    with config.build(SPECS, by_name) as buffer:
+        buffer.add_batch(moment(0))
+        buffer.add_batch(moment(1, "wolf_0", "wolf_1"))  # the sheep is dead
+        buffer.add_batch(moment(2, "wolf_0", "wolf_1"), end_of_episode=np.array([True]))
+        items, info = buffer.sample(30, window=config.window)
+    windows = {tuple(row) for row in items["wolf_0"]["obs"].numpy().tolist()}
+    assert windows == {(0, 0, 1), (1, 2, 0)}
+    masks = {tuple(row) for row in np.concatenate([info.mask["wolf_0"], info.mask["sheep"]], axis=1).tolist()}
+    # Of window (-, 0, 1) the sheep has frame 0, of (1, 2, -) none.
+    assert masks == {(False, True, True, False, True, False), (True, True, False, False, False, False)}
+
+
+def test_windows_by_policy_are_given_where_they_are_drawn():
+    config = MultiAgentConfig(UNIFORM, window=Window(3), policy_windows={"sheep": Window(2)})
+    with config.build(SPECS, by_name, batch_size=1) as buffer:
+        for number in range(6):
+            buffer.add_batch(moment(number))
+        items, _ = buffer.sample(4, window={policy: config.window_of(policy) for policy in buffer.policies})
+    assert {policy: item["obs"].shape.as_list() for policy, item in items.items()} == {"wolf": [4, 3], "sheep": [4, 2]}
+
+
+def test_input_is_cast_where_the_config_says_so():
+    spec = {"a": tf.TensorSpec([], tf.float32)}
+    with MultiAgentConfig(UNIFORM, cast=True).build(spec, {"a": "red"}) as buffer:
+        buffer.add_batch({"a": np.array([0.5])})
+        assert buffer.sample(1, policy="red")[0].numpy().tolist() == [0.5]
+    with (
+        MultiAgentConfig(UNIFORM).build(spec, {"a": "red"}) as buffer,
+        pytest.raises(ValueError, match="expected .* float32"),
+    ):
+        buffer.add_batch({"a": np.array([0.5])})
+
+
+def test_settings_of_a_policy_that_there_is_not_are_refused():
+    config = MultiAgentConfig(UNIFORM, policy_buffers={"wolves": UNIFORM})
+    with pytest.raises(ValueError, match="policy_buffers: no agent acts by 'wolves'.*; policies are 'sheep', 'wolf'"):
+        config.build(SPECS, by_name)
+    with pytest.raises(ValueError, match="policy_windows: no agent acts by 'shep'; the nearest is 'sheep'"):
+        MultiAgentConfig(UNIFORM, policy_windows={"shep": Window(2)}).build(SPECS, by_name)
+
+
+def test_a_capacity_that_gives_some_streams_no_frame_is_refused():
+    with pytest.raises(ValueError, match="BufferConfig.capacity 7 is below the number of streams 8"):
+        MultiAgentConfig(BufferConfig("uniform", 7)).build(SPECS, by_name, batch_size=4)

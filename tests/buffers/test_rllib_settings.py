@@ -8,10 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from replayfeed.buffers import Window
-from replayfeed.buffers.buffer_config import BufferConfig
-from replayfeed.buffers.multi_agent_config import MultiAgentConfig, validate_config
+from replayfeed.buffers import (
+    PRIORITIZED_PRESETS,
+    BufferConfig,
+    MultiAgentConfig,
+    ReservoirReplayBuffer,
+    Window,
+    validate_config,
+)
 
 AGENTS = "MultiAgentReplayBuffer"
 BY_PRIORITY = "MultiAgentPrioritizedReplayBuffer"
@@ -254,12 +261,9 @@ def test_the_defaults_of_rllibs_algorithms_are_carried_over(rllib, ours):
 
 
 def test_the_preset_and_a_translated_config_agree():
-    preset = validate_config({"type": BY_PRIORITY}).buffer
-    from replayfeed.buffers import PRIORITIZED_PRESETS
-
-    rllib = PRIORITIZED_PRESETS["rllib"]
-    assert (preset.alpha, preset.beta, preset.eps) == (rllib.alpha, rllib.beta, rllib.eps)
-    assert (preset.weight_norm, preset.initial) == (rllib.weight_norm, rllib.initial)
+    translated, preset = validate_config({"type": BY_PRIORITY}).buffer, PRIORITIZED_PRESETS["rllib"]
+    assert (translated.alpha, translated.beta, translated.eps) == (preset.alpha, preset.beta, preset.eps)
+    assert (translated.weight_norm, translated.initial) == (preset.weight_norm, preset.initial)
 
 
 def test_rllibs_classes_and_enumerations_are_known_by_their_names():
@@ -269,11 +273,9 @@ def test_rllibs_classes_and_enumerations_are_known_by_their_names():
     class ReplayMode(enum.Enum):
         LOCKSTEP = "lockstep"
 
-    kind = type(
-        "MultiAgentReplayBuffer", (), {"__module__": "ray.rllib.utils.replay_buffers.multi_agent_replay_buffer"}
-    )
-    given = {"storage_unit": StorageUnit.SEQUENCES, "replay_mode": ReplayMode.LOCKSTEP, "replay_sequence_length": 2}
-    config = validate_config({"type": kind} | given)
+    kind = type("MultiAgentReplayBuffer", (), {})
+    words = {"storage_unit": StorageUnit.SEQUENCES, "replay_mode": ReplayMode.LOCKSTEP, "replay_sequence_length": 2}
+    config = validate_config({"type": kind} | words)
     assert (config.mode, config.window) == ("lockstep", Window(2, stride=2, short="pad"))
 
 
@@ -444,7 +446,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "replay_ratio and priorities": (
         {"type": MIX_IN, "prioritized_replay_alpha": 0.6},
-        "prioritized_replay_alpha: with replay_ratio=0.66 it changes nothing in RLlib, whose mixed batches carry no batch",
+        "prioritized_replay_alpha: with replay_ratio=0.66 it changes nothing in RLlib, whose mixed batches carry",
     ),
     "replay_ratio and an underlying buffer": (
         {"type": MIX_IN, "underlying_buffer_config": {"type": "PrioritizedReplayBuffer"}},
@@ -490,8 +492,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an algorithm's": (
         {"replay_buffer_config": {"type": AGENTS}, "policies_to_train": ["a"], "lr": 0.1, "model": {}},
-        "beside replay_buffer_config, .*:\n  policies_to_train: a buffer keeps the frames of all policies.*\n  'lr', 'model'"
-        ": it is the training loop's",
+        "beside replay_buffer_config, .*:\n  policies_to_train: a buffer keeps the frames of all policies.*"
+        "\n  'lr', 'model': it is the training loop's",
     ),
     "ours and theirs": ({"type": AGENTS, "min_size_to_sample": 5}, "min_size_to_sample: unknown, and RLlib drops it"),
 }
@@ -593,14 +595,14 @@ CONSTRUCTORS = {
     "ReplayBuffer": "capacity storage_unit",
     "PrioritizedReplayBuffer": "capacity storage_unit alpha",
     "ReservoirReplayBuffer": "capacity storage_unit",
-    AGENTS: "capacity storage_unit num_shards replay_mode replay_sequence_override replay_sequence_length replay_burn_in "
-    "replay_zero_init_states underlying_buffer_config",
+    AGENTS: "capacity storage_unit num_shards replay_mode replay_sequence_override replay_sequence_length "
+    "replay_burn_in replay_zero_init_states underlying_buffer_config",
     BY_PRIORITY: "capacity storage_unit num_shards replay_mode replay_sequence_override replay_sequence_length "
     "replay_burn_in replay_zero_init_states underlying_buffer_config prioritized_replay_alpha prioritized_replay_beta "
     "prioritized_replay_eps",
-    MIX_IN: "capacity storage_unit num_shards replay_mode replay_sequence_override replay_sequence_length replay_burn_in "
-    "replay_zero_init_states replay_ratio underlying_buffer_config prioritized_replay_alpha prioritized_replay_beta "
-    "prioritized_replay_eps",
+    MIX_IN: "capacity storage_unit num_shards replay_mode replay_sequence_override replay_sequence_length "
+    "replay_burn_in replay_zero_init_states replay_ratio underlying_buffer_config prioritized_replay_alpha "
+    "prioritized_replay_beta prioritized_replay_eps",
     "EpisodeReplayBuffer": "capacity batch_size_B batch_length_T metrics_num_episodes_for_smoothing",
     "MultiAgentEpisodeReplayBuffer": "capacity batch_size_B batch_length_T metrics_num_episodes_for_smoothing",
     "PrioritizedEpisodeReplayBuffer": "capacity batch_size_B batch_length_T alpha metrics_num_episodes_for_smoothing",
@@ -620,3 +622,42 @@ def test_no_keyword_of_rllibs_buffers_is_unknown(kind):
             validate_config({"type": kind, key: "not a value"})
         except (TypeError, ValueError) as error:
             assert "unknown" not in str(error), key
+
+
+ANY_VALUE = st.sampled_from(
+    [
+        None,
+        True,
+        False,
+        -1,
+        0,
+        1,
+        2,
+        7,
+        0.0,
+        0.5,
+        1e6,
+        float("nan"),
+        "",
+        "lockstep",
+        "sequences",
+        "episodes",
+        "fragments",
+    ]
+    + [[], {}, {"type": "ReplayBuffer"}, {"type": "PrioritizedReplayBuffer", "capacity": 5}, ReservoirReplayBuffer, "ü"]
+)
+ANY_TYPE = st.sampled_from([*CONSTRUCTORS, "FifoReplayBuffer", "", None, 3])
+ANY_KEY = st.sampled_from([*CONSTRUCTORS[MIX_IN].split(), *CALLS.split(), *NEVER, "alpha", "buffer", 3])
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.sampled_from([*CONSTRUCTORS, "FifoReplayBuffer", "", None, 3]), st.dictionaries(ANY_KEY, ANY_VALUE, max_size=5)
+)
+def test_whatever_is_given_is_a_config_or_an_error_that_says_why(kind, given_settings):
+    try:
+        config = validate_config({"type": kind} | given_settings)
+    except (TypeError, ValueError) as error:
+        assert len(str(error)) > 20
+    else:
+        assert validate_config(config.to_yaml()) == config
