@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from gymnasium import spaces
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pettingzoo import ParallelEnv
 
+from replayfeed.buffers import TFUniformReplayBuffer, Window
+from replayfeed.buffers.multi_agent import MultiAgentReplayBuffer
+from replayfeed.pipelines import n_step
 from replayfeed.pipelines.agent_moments import FinishedEpisode
 from replayfeed.pipelines.agent_steps import agent_data_specs
+from replayfeed.pipelines.agents import of_agent
 from replayfeed.pipelines.collect_parallel import ParallelCollector
 
 DIED, CUT = "terminated", "truncated"
@@ -312,6 +319,150 @@ def test_moments_are_those_of_a_naive_model(lives_of_each, calls):
         assert [ended[b] for ended in recorder.ended] == [(i + 1) % len(episode) == 0 for i in range(sum(calls))]
         counts = {agent: count for agent, (_, count, _) in lives.items()}
         assert [e.num_actions for e in episodes if e.environment == b] == [counts] * (sum(calls) // len(episode))
+
+
+# -- into buffers ------------------------------------------------------------------------------
+
+
+def buffer_of(environment, mode, batch_size=1):
+    return MultiAgentReplayBuffer(
+        agent_data_specs(environment),
+        lambda agent: "shared" if agent in ("a", "b") else "own",
+        functools.partial(TFUniformReplayBuffer, max_length=100, seed=0),
+        mode=mode,
+        batch_size=batch_size,
+    )
+
+
+def filled(lives, num_moments, mode):
+    environment = Scripted(lives)
+    buffer = buffer_of(environment, mode)
+    collector_of(environment, buffer).collect(num_moments)
+    return buffer
+
+
+def in_order(buffer, **arguments):
+    return list(buffer.as_dataset(single_deterministic_pass=True, **arguments))
+
+
+def test_fr_080_in_lockstep_the_mask_shows_the_dying_step_and_nothing_after_it():
+    buffer = filled(THREE, 14, "lockstep")
+    drawn = in_order(buffer, window=Window(4))
+    assert [info.times.numpy().tolist() for _, info in drawn] == [
+        *[[0, 1, 2, 3], [1, 2, 3, 4], [2, 3, 4, 5], [3, 4, 5, 6]],
+        *[[7, 8, 9, 10], [8, 9, 10, 11], [9, 10, 11, 12], [10, 11, 12, 13]],
+    ]
+    assert [info.mask["c"].numpy().astype(int).tolist() for _, info in drawn] == [
+        [1, 1, 1, 0],
+        [1, 1, 0, 0],
+        [1, 0, 0, 0],
+        [0, 0, 0, 0],
+    ] * 2
+    assert all(info.mask[agent].numpy().all() for _, info in drawn for agent in "ab")
+    for items, info in drawn:
+        seen = items["c"]["observation"].numpy()[:, 0][info.mask["c"].numpy()]
+        assert seen.tolist() == [200 + time % 7 for time in info.times.numpy()[: len(seen)]]
+
+
+def steps_of(pairs):
+    """`(observation, return, discount, next observation, steps)` of each transition that there is."""
+    return [
+        (
+            int(step.observation[0]),
+            float(step.reward),
+            float(step.discount),
+            int(step.next_observation[0]) if step.discount else None,
+            int(step.num_steps_used),
+        )
+        for step, info in pairs
+        if info.mask
+    ]
+
+
+def test_n_step_bootstraps_where_an_agent_was_truncated_and_not_where_it_died():
+    buffer = filled({"a": (0, 3, CUT), "c": (0, 2, DIED)}, 4, "independent")
+    view = n_step(2, 0.5)
+    drawn = {
+        policy: [view(*each) for each in in_order(buffer, window=Window(3, short="pad"), policy=policy)]
+        for policy in ("shared", "own")
+    }
+    assert steps_of(drawn["shared"]) == [
+        (0, 0.5 + 0.5 * 1.5, 0.25, 2, 2),
+        (1, 1.5 + 0.5 * 2.5, 0.25, 3, 2),
+        (2, 2.5, 0.5, 3, 1),
+    ]
+    assert steps_of(drawn["own"]) == [(100, 0.5 + 0.5 * 1.5, 0.0, None, 2), (101, 1.5, 0.0, None, 1)]
+
+
+def test_of_agent_gives_the_same_transitions_in_lockstep():
+    buffer = filled({"a": (0, 3, CUT), "c": (0, 2, DIED)}, 4, "lockstep")
+    drawn = in_order(buffer, window=Window(3, short="pad"))
+    view = {agent: [n_step(2, 0.5)(*of_agent(agent)(*each)) for each in drawn] for agent in "ac"}
+    assert steps_of(view["a"]) == [
+        (0, 0.5 + 0.5 * 1.5, 0.25, 2, 2),
+        (1, 1.5 + 0.5 * 2.5, 0.25, 3, 2),
+        (2, 2.5, 0.5, 3, 1),
+    ]
+    assert steps_of(view["c"]) == [(100, 0.5 + 0.5 * 1.5, 0.0, None, 2), (101, 1.5, 0.0, None, 1)]
+
+
+def test_a_new_collector_begins_new_lives_in_a_buffer_that_another_left_in_the_middle():
+    for mode in ("independent", "lockstep"):
+        environment = Scripted({"a": (0, 9, CUT), "c": (0, 9, CUT)})
+        buffer = buffer_of(environment, mode)
+        collector_of(environment, buffer).collect(2)
+        collector_of(environment, buffer).collect(2)
+        where = {"policy": "shared"} if mode == "independent" else {}
+        drawn = [items if where else items["a"] for items, _ in in_order(buffer, window=Window(2), **where)]
+        assert [items["observation"].numpy()[:, 0].tolist() for items in drawn] == [[0, 1], [0, 1]]
+
+
+@given(st.lists(all_lives(), min_size=1, max_size=2), st.integers(1, 15), st.sampled_from(["independent", "lockstep"]))
+@settings(max_examples=12)
+def test_what_is_drawn_is_what_a_naive_model_expects(lives_of_each, num_moments, mode):
+    environments = [Scripted({agent: lives.get(agent, (-9, 1, DIED)) for agent in "abcd"}) for lives in lives_of_each]
+    buffer = buffer_of(environments[0], mode, len(environments))
+    collector_of(environments, buffer).collect(num_moments)
+    expected = {agent: [] for agent in "abcd"}
+    for lives in lives_of_each:
+        episode = model(lives)
+        moments = [(time, episode[time % len(episode)]) for time in range(num_moments)]
+        for agent in "abcd":
+            frames = [(time, *moment[agent]) for time, moment in moments if agent in moment]
+            # A frame that others of its life follow.
+            expected[agent] += [
+                (frame[0], frame[1], frame[3], frame[4], after[1])
+                for frame, after in itertools.pairwise(frames)
+                if len(frame) > 3
+            ]
+    found = {agent: [] for agent in "abcd"}
+    if mode == "lockstep":
+        drawn = in_order(buffer, window=Window(2)) if sum(map(len, expected.values())) else []
+        for items, info in drawn:
+            for agent in "abcd":
+                if info.mask[agent].numpy().all():
+                    found[agent].append(pair_of(items[agent], info))
+    else:
+        for policy in buffer.policies:
+            agents = buffer.agents_of(policy)
+            drawn = in_order(buffer, window=Window(2), policy=policy) if any(expected[a] for a in agents) else []
+            for items, info in drawn:
+                found[buffer.agents[int(info.agents)]].append(pair_of(items, info))
+    assert {agent: sorted(pairs) for agent, pairs in found.items()} == {
+        agent: sorted(pairs) for agent, pairs in expected.items()
+    }
+
+
+def pair_of(items, info):
+    """`(time, observation, reward, discount, next observation)` of a window of two frames."""
+    observation = items["observation"].numpy()[:, 0]
+    return (
+        int(info.times[0]),
+        int(observation[0]),
+        float(items["reward"][0]),
+        float(items["discount"][0]),
+        int(observation[1]),
+    )
 
 
 # -- what is refused ---------------------------------------------------------------------------
