@@ -385,7 +385,7 @@ class ReverbReplayBuffer(ServedBuffer):
                 raise ValueError(self._table.why_no_scan())
             return self._reader.in_order(sample_batch_size, part, sequence_preprocess_fn)
         in_steps = window is None and epochs is None
-        dataset = ScanPass(self._packed_layout(), self._scan, self._pack_for_dataset).dataset(
+        dataset = ScanPass(self._id_layout(), self._scan, self._pack_for_dataset).dataset(
             self._stage.when_ready(epochs or 1),
             sample_batch_size if sequence_preprocess_fn is None else None,
             self._pass_rows(wanted, in_steps=in_steps, keep_short=sample_batch_size is None),
@@ -441,7 +441,7 @@ class ReverbReplayBuffer(ServedBuffer):
                 f"{max(lengths)} frames; read them with as_dataset(single_deterministic_pass=True)."
             )
         shape = (len(lengths), lengths[0])
-        leaves = self._packed_layout().unpack_numpy(frames.columns)
+        leaves = self._id_layout().unpack_numpy(frames.columns)
         return self._spec.pack([tf.constant(leaf.reshape(*shape, *leaf.shape[1:])) for leaf in leaves])
 
     def stats(self) -> BufferStats:

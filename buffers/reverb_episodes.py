@@ -22,7 +22,8 @@ from .base import BufferInfo, WaitTimeoutError
 from .callbacks import call_weakly
 from .episode_dataset import pad_batches, pad_in_buckets
 from .nests import Array, Nest
-from .reverb_layout import NO_ID, PackedLayout
+from .reverb_layout import NO_ID
+from .reverb_layouts import IdLayout
 from .reverb_link import FIRST_LINE_SECONDS, ServerLink
 from .reverb_pass import take_frames
 from .reverb_priorities import TablePriorities
@@ -71,7 +72,7 @@ class EpisodeReader:
     def __init__(
         self,
         link: ServerLink,
-        layout: PackedLayout,
+        layout: IdLayout,
         source: TableSource,
         stage: WaitStage,
         guard: Callable[[tf.data.Dataset], tf.data.Dataset],
@@ -299,7 +300,7 @@ def batch_episodes(
     return pad_in_buckets(rows, sample_batch_size, boundaries, drop_remainder=drop_remainder)
 
 
-def cut_windows(layout: PackedLayout, columns: Sequence[tf.Tensor], window: Window) -> CutWindows:
+def cut_windows(layout: IdLayout, columns: Sequence[tf.Tensor], window: Window) -> CutWindows:
     """One window of each episode, every start with the same chance, in the graph.
 
     Args:

@@ -160,7 +160,7 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
         self._kind = table.kind
         self._reader = EpisodeReader(
             link,
-            self._packed_layout(),
+            self._id_layout(),
             self._source,
             self._stage,
             self._guard.over,
@@ -373,7 +373,7 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
             rows = eligible_rows(wanted)
         else:
             rows = stepped_rows(wanted.num_steps, keep_short=sample_batch_size is None)
-        dataset = ScanPass(self._packed_layout(), self._scan, self._pack_for_dataset).dataset(
+        dataset = ScanPass(self._id_layout(), self._scan, self._pack_for_dataset).dataset(
             self._stage.when_ready(epochs or 1),
             sample_batch_size if sequence_preprocess_fn is None else None,
             rows,
@@ -419,7 +419,7 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
           WaitTimeoutError: the server does not answer within `timeout_s`.
         """
         self._check_open()
-        leaves = self._packed_layout().unpack_numpy(self._scan().columns)
+        leaves = self._id_layout().unpack_numpy(self._scan().columns)
         return self._spec.pack([tf.constant(leaf[None]) for leaf in leaves])
 
     def stats(self) -> BufferStats:

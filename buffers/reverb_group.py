@@ -16,7 +16,7 @@ from .reverb_buffer import ReverbReplayBuffer
 from .reverb_columns import SharedColumns
 from .reverb_episodic import ReverbEpisodicReplayBuffer
 from .reverb_items import ItemKind, WholeEpisodes, kind_from
-from .reverb_layout import packed_signature
+from .reverb_layout import PackedLayout, packed_signature
 from .reverb_link import CLOSED, ServerLink
 from .reverb_served import DEFAULT_PENDING_ITEMS, open_link
 from .reverb_streams import StreamWriter
@@ -64,8 +64,8 @@ class ReverbTableGroup:
       ValueError: a count is below 1, or a timeout is not positive and finite.
       ValueError: not exactly one of `server_address` and `local_server` is given.
       ValueError: there is no table, one comes twice, or the server does not have it.
-      ValueError: a table was not made by a `TableConfig` with `layout='packed'`, or has `over_long='cut'`, which cuts
-        the episodes of all tables.
+      ValueError: a table was not made by a `TableConfig` with `layout='packed'`, holds moments of many agents, or has
+        `over_long='cut'`, which cuts the episodes of all tables.
       ValueError: a table holds a field that `data_spec` lacks.
       ValueError: a reader is of a table that is not in the group, or has written.
       WaitTimeoutError: the server does not answer within `timeout_s`.
@@ -116,12 +116,12 @@ class ReverbTableGroup:
             for name in names:
                 reader = (readers or {}).get(name)
                 if reader is None:
-                    reader = _make_reader(data_spec, link, name, kinds[name], local_server, self._batch_size)
+                    reader = make_reader(data_spec, link, name, kinds[name], local_server, self._batch_size)
                     made.append(reader)
                 self._readers[name] = reader
             self._streams = self._stream_writer(rule, max_chunk_length, max_pending_items)
-            for reader in self._readers.values():
-                reader._write_through(self._streams, _NAME)
+            for index, reader in enumerate(self._readers.values()):
+                reader._write_through(self._streams.own, index, _NAME)
         except BaseException:
             for reader in made:
                 reader.close()
@@ -225,7 +225,9 @@ class ReverbTableGroup:
         """How many tables there are."""
         return len(self._readers)
 
-    def add_batch(self, items: Items, *, end_of_episode: Any = None, priorities: Any = None) -> Ids:
+    def add_batch(
+        self, items: Items, *, end_of_episode: Any = None, priorities: Any = None, streams: Any = None
+    ) -> Ids:
         """Writes one frame of each stream, and the items that it completes in each table.
 
         Args:
@@ -234,23 +236,30 @@ class ReverbTableGroup:
           end_of_episode: bool `[B]`, marks ends that the items do not tell.
           priorities: raw ones of the items that start at these frames, `[B]`: for every table, but for those with
             `initial='random'`; or a dict of them by table. Other items get what their table's `initial` says.
+          streams: int `[n]`, ascending: one frame of each of these only, all arguments and ids `[n, ...]`. The other
+            streams, and their episodes, stay as they are.
 
         Returns:
           The frames' ids, int64 `[B]`: a tensor where the items are tensors, else an array.
 
         Raises:
           ValueError: the items do not match `data_spec`; the message names the field. Nothing is written.
-          ValueError: `end_of_episode` or `priorities` does not fit, or names another table. Nothing is written.
+          ValueError: `streams` are none, or `end_of_episode` or `priorities` does not fit, or names another table.
+            Nothing is written.
           ValueError: the group is closed.
           ValueError: an episode is longer than a table's `max_episode_length`. Nothing is written.
           WaitTimeoutError: too much is pending and the server does not confirm it within `timeout_s`; the message names
             the table. The frame is written all the same, and its items may arrive later.
         """
         adds, given = self._adds_for(priorities)
-        return adds.add_batch(items, end_of_episode, given)
+        return adds.add_batch(items, end_of_episode, given, streams)
 
-    def add_sequence(self, items: Items, *, end_of_episode: Any = None, priorities: Any = None) -> Ids:
+    def add_sequence(
+        self, items: Items, *, end_of_episode: Any = None, priorities: Any = None, streams: Any = None
+    ) -> Ids:
         """Writes `T` frames of each stream, leaves `[B, T, ...]`: the same as `T` calls of `add_batch`.
+
+        With `streams`, int `[n]`, of these only, all leaves `[n, T, ...]`.
 
         Returns:
           The frames' ids, int64 `[B, T]`. `T = 0` writes nothing.
@@ -262,7 +271,7 @@ class ReverbTableGroup:
           KeyboardInterrupt: the frames that are not written yet are left out, and the next ones begin episodes.
         """
         adds, given = self._adds_for(priorities)
-        return adds.add_sequence(items, end_of_episode, given)
+        return adds.add_sequence(items, end_of_episode, given, streams)
 
     def end_stream(self, b: int | None = None) -> None:
         """Stream `b` (None: all of them) stops here: no item of any table goes past its newest frame.
@@ -320,7 +329,7 @@ class ReverbTableGroup:
 
     def _stream_writer(self, rule: EpisodeRule, max_chunk_length: int | None, max_pending_items: int) -> StreamWriter:
         readers, link, batch_size = list(self._readers.values()), self._link, self._batch_size
-        columns = SharedColumns(self._spec, [reader._packed_layout() for reader in readers])
+        columns = SharedColumns(self._spec, [_packed_layout(reader) for reader in readers])
         lengths = [reader._table.item_length or 16 for reader in readers]
         chunk_length = max_chunk_length or default_chunk_length(columns, min(lengths))
         targets = [reader._target(own) for reader, own in zip(readers, columns.of_layout, strict=True)]
@@ -375,14 +384,19 @@ class _StackedPriorities:
         self._streams = streams
         self._tables = tables
 
-    def add_step(self, leaves: list[Array], end_of_episode: Any, priorities: Any) -> Array:
+    def add_step(
+        self, leaves: list[Array], end_of_episode: Any, priorities: Any, streams: Array | None = None
+    ) -> Array:
         """As `StreamWriter.add_step`, priorities `[tables, B]`."""
-        return self._streams.add_step(leaves, end_of_episode, dict(zip(self._tables, priorities, strict=True)))
+        by_table = dict(zip(self._tables, priorities, strict=True))
+        return self._streams.add_step(leaves, end_of_episode, by_table, streams)
 
-    def add_steps(self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any) -> Array:
+    def add_steps(
+        self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any, streams: Array | None = None
+    ) -> Array:
         """As `StreamWriter.add_steps`, priorities `[tables, B, T]`."""
         by_table = dict(zip(self._tables, priorities, strict=True))
-        return self._streams.add_steps(leaves, num_steps, end_of_episode, by_table)
+        return self._streams.add_steps(leaves, num_steps, end_of_episode, by_table, streams)
 
 
 def _check_names(tables: Sequence[str], readers: Mapping[str, Reader]) -> tuple[str, ...]:
@@ -415,6 +429,8 @@ def _check_table(link: ServerLink, name: str) -> ItemKind:
             f"table {name!r} has plain columns, which only those write who made it; make it with a TableConfig with "
             "layout='packed'."
         )
+    if about["table"].get("agents") is not None:
+        raise ValueError(f"table {name!r} holds moments of many agents: write it through a ReverbAgentTables.")
     kind = kind_from(about["items"])
     if isinstance(kind, WholeEpisodes) and kind.over_long == "cut":
         raise ValueError(
@@ -424,10 +440,25 @@ def _check_table(link: ServerLink, name: str) -> ItemKind:
     return kind
 
 
-def _make_reader(
+def _packed_layout(reader: Reader) -> PackedLayout:
+    layout = reader._id_layout()
+    assert isinstance(layout, PackedLayout)  # checked: others are none of a group's
+    return layout
+
+
+def make_reader(
     data_spec: Nest, link: ServerLink, name: str, kind: ItemKind, local_server: Any, batch_size: int
 ) -> Reader:
-    """A buffer that reads the table."""
+    """A buffer that reads a table which somebody else writes.
+
+    Args:
+      data_spec: what the writer's frames hold; the table may hold fewer fields.
+      link: the server.
+      name: the table.
+      kind: what its items are.
+      local_server: the server, if it is in this process.
+      batch_size: streams that the table's frames are of.
+    """
     about = packed_signature(link.tables()[name].signature, name) or {}
     fields = about.get("table", {}).get("fields")
     spec = select_fields(data_spec, None if fields is None else tuple(fields))

@@ -83,22 +83,11 @@ class PackedLayout:
           about_items: what else to tell of items.
           about_table: what else to tell of the table.
         """
-        about = {
-            "version": _FORMAT_VERSION,
-            "items": dict(about_items),
-            "table": dict(about_table or {}),
-            "fields": [[field.path, list(field.shape), field.dtype.name] for field in self.spec.fields],
-        }
-        columns = {
-            f"{_RECORD}_{n}": tf.TensorSpec([item_length, size], tf.uint8) for n, size in enumerate(self.column_bytes)
-        }
-        columns[f"{_RECORD}_0"] = tf.TensorSpec([item_length, self.column_bytes[0]], tf.uint8, name=json.dumps(about))
-        return columns
+        return signature_of(self.spec, self.column_bytes, item_length, about_items, about_table)
 
     def dataset_types(self, item_length: int | None) -> tuple[tuple[tf.DType, ...], tuple[tf.TensorShape, ...]]:
         """Dtypes and shapes of an item's columns, for `reverb.TrajectoryDataset`."""
-        shapes = tuple(tf.TensorShape([item_length, size]) for size in self.column_bytes)
-        return (tf.uint8,) * self.num_columns, shapes
+        return dataset_types_of(self.column_bytes, item_length)
 
     @property
     def padding(self) -> list[Array]:
@@ -212,7 +201,39 @@ class PlainLayout:
         return ids, list(columns)
 
 
-Layout = PackedLayout | PlainLayout
+def signature_of(
+    spec: DataSpec,
+    column_bytes: Sequence[int],
+    item_length: int | None,
+    about_items: Mapping[str, Any],
+    about_table: Mapping[str, Any] | None,
+) -> dict[str, tf.TensorSpec]:
+    """The signature of a table whose items have columns of bytes; the first column's name tells what they are.
+
+    Args:
+      spec: what a frame holds.
+      column_bytes: of each column.
+      item_length: frames of an item; None where they differ.
+      about_items: what else to tell of items.
+      about_table: what else to tell of the table.
+    """
+    about = {
+        "version": _FORMAT_VERSION,
+        "items": dict(about_items),
+        "table": dict(about_table or {}),
+        "fields": [[field.path, list(field.shape), field.dtype.name] for field in spec.fields],
+    }
+    columns = {f"{_RECORD}_{n}": tf.TensorSpec([item_length, size], tf.uint8) for n, size in enumerate(column_bytes)}
+    columns[f"{_RECORD}_0"] = tf.TensorSpec([item_length, column_bytes[0]], tf.uint8, name=json.dumps(about))
+    return columns
+
+
+def dataset_types_of(
+    column_bytes: Sequence[int], item_length: int | None
+) -> tuple[tuple[tf.DType, ...], tuple[tf.TensorShape, ...]]:
+    """Dtypes and shapes of an item's columns of bytes, for `reverb.TrajectoryDataset`."""
+    shapes = tuple(tf.TensorShape([item_length, size]) for size in column_bytes)
+    return (tf.uint8,) * len(shapes), shapes
 
 
 def packed_signature(signature: Any, table: str) -> dict[str, Any] | None:

@@ -12,7 +12,8 @@ import tensorflow as tf
 from .base import BufferInfo, EmptyBufferError
 from .callbacks import call_weakly
 from .nests import Array, Nest
-from .reverb_layout import NO_ID, PackedLayout
+from .reverb_layout import NO_ID
+from .reverb_layouts import IdLayout
 from .reverb_scan import ScannedFrames
 from .windows import Placed, Window, eligible_windows, stepped_windows
 
@@ -102,7 +103,7 @@ class ScanPass:
       pack: leaves to the items' nest.
     """
 
-    def __init__(self, layout: PackedLayout, scan: Callable[[], ScannedFrames], pack: Callable[[Any], Nest]) -> None:
+    def __init__(self, layout: IdLayout, scan: Callable[[], ScannedFrames], pack: Callable[[Any], Nest]) -> None:
         self._layout = layout
         self._scan = scan
         self._pack = pack
@@ -196,7 +197,7 @@ class ScanPass:
 
 
 def take_frames(
-    layout: PackedLayout, columns: Sequence[tf.Tensor], index: tf.Tensor, is_real: tf.Tensor, batch_dims: int = 0
+    layout: IdLayout, columns: Sequence[tf.Tensor], index: tf.Tensor, is_real: tf.Tensor, batch_dims: int = 0
 ) -> list[tf.Tensor]:
     """Frames `[..., bytes]` of each column by index, with padding where they are not real.
 

@@ -21,7 +21,7 @@ from .base import WaitTimeoutError
 from .item_selectors import Prioritized
 from .nests import Array
 from .reverb_keys import KeyMemory
-from .reverb_layout import PackedLayout
+from .reverb_layout import PlainLayout
 from .reverb_link import ServerLink
 from .reverb_mirror import PriorityMirrors, mirrors_of
 from .reverb_table import ServedTable
@@ -189,7 +189,7 @@ class TablePriorities:
             return
         keys = tf.reshape(tf.bitcast(info.key, tf.int64), [-1])
         if self._ids is not None:
-            assert isinstance(self._table.layout, PackedLayout)  # plain tables have no mirrors
+            assert not isinstance(self._table.layout, PlainLayout)  # plain tables have no mirrors
             ids = tf.reshape(self._table.layout.ids_in_graph(drawn), [-1])
             stamps = tf.fill(tf.shape(keys), self._num_deliveries.assign_add(1))
             self._ids.put(keys, tf.stack([ids, stamps], axis=1))

@@ -13,7 +13,8 @@ from .callbacks import call_weakly
 from .nests import Nest
 from .reverb_items import ItemPart
 from .reverb_knobs import SamplerKnobs
-from .reverb_layout import NO_ID, Layout
+from .reverb_layout import NO_ID
+from .reverb_layouts import Layout
 from .reverb_link import ServerLink
 from .reverb_priorities import TablePriorities
 from .reverb_rows import RowDrawer

@@ -21,10 +21,11 @@ import functools
 import numpy as np
 
 from .nests import Array
-from .reverb_layout import NO_ID, PackedLayout
+from .reverb_cuts import stream_of
+from .reverb_layout import NO_ID
+from .reverb_layouts import IdLayout
 from .reverb_link import ServerLink, Watch
 from .reverb_source import ItemDrawer
-from .reverb_writer import stream_of
 from .windows import Placed
 
 _LEVEL_STEP = 2.0**-16
@@ -74,9 +75,7 @@ class TableScanner:
       burn_in: frames of an item before the drawn one.
     """
 
-    def __init__(
-        self, link: ServerLink, drawer: ItemDrawer, scan_table: str, layout: PackedLayout, burn_in: int
-    ) -> None:
+    def __init__(self, link: ServerLink, drawer: ItemDrawer, scan_table: str, layout: IdLayout, burn_in: int) -> None:
         self._link = link
         self._drawer = drawer
         self._table = scan_table
@@ -153,7 +152,7 @@ def _draw_size(num_missing: int) -> int:
 class _Collected:
     """Frames met by a scan, each kept once however many windows hold it, and where items lie in them."""
 
-    def __init__(self, layout: PackedLayout, burn_in: int) -> None:
+    def __init__(self, layout: IdLayout, burn_in: int) -> None:
         self._layout = layout
         self._burn_in = burn_in
         self._seen: set[int] = {NO_ID}

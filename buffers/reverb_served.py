@@ -22,9 +22,11 @@ from .priorities import WeightNorm, check_exponent, check_keys, check_priorities
 from .reverb_guard import ELEMENTS_AHEAD, ServerGuard
 from .reverb_import import load_reverb
 from .reverb_knobs import AUTO, SamplerKnobs, check_auto
-from .reverb_layout import PackedLayout
+from .reverb_layout import PlainLayout
+from .reverb_layouts import IdLayout, JointLayout
 from .reverb_limits import limiter_state
 from .reverb_link import ServerLink
+from .reverb_open_writer import OpenWriter
 from .reverb_priorities import TablePriorities
 from .reverb_scan import ScannedFrames, TableScanner
 from .reverb_source import ItemDrawer, TableSource
@@ -125,7 +127,7 @@ class ServedBuffer(ReplayBuffer):
         if table.scan_table is not None:
             drawer = ItemDrawer(link, self._source, table.scan_table)
             burn_in = table.kind.burn_in if isinstance(table.kind, Window) else 0
-            self._scanner = TableScanner(link, drawer, table.scan_table, self._packed_layout(), burn_in)
+            self._scanner = TableScanner(link, drawer, table.scan_table, self._id_layout(), burn_in)
         self._scan_lock = threading.Lock()
         self._closed = False
         # Also runs when the process ends.
@@ -199,6 +201,8 @@ class ServedBuffer(ReplayBuffer):
             a `tf.function` symbolic tensors. Copied.
           end_of_episode: bool `[B]`, marks ends that the items do not tell.
           priorities: `[B]`, raw, of the items that start at these frames; without: what the table's `initial` says.
+          streams: int `[n]`, ascending: one frame of each of these only, all arguments and ids `[n, ...]`. The other
+            streams, and their episodes, stay as they are.
 
         Returns:
           The frames' ids, int64 `[B]`: a tensor where the items are tensors, else an array. -1 in
@@ -206,7 +210,7 @@ class ServedBuffer(ReplayBuffer):
 
         Raises:
           ValueError: the items do not match `data_spec`; the message names the field. Nothing is written.
-          ValueError: `end_of_episode` or `priorities` does not fit. Nothing is written.
+          ValueError: `streams` are none, or `end_of_episode` or `priorities` does not fit. Nothing is written.
           ValueError: the buffer is closed, or has no `sequence_length`.
           ValueError: an episode is longer than the table's `max_episode_length`. Nothing is written.
           WaitTimeoutError: too much is pending and the server does not confirm it within `timeout_s`, or does not
@@ -219,6 +223,8 @@ class ServedBuffer(ReplayBuffer):
         self, items: Items, *, end_of_episode: Any = None, priorities: Any = None, streams: Any = None
     ) -> Ids:
         """Writes `T` frames of each stream, leaves `[B, T, ...]`: the same as `T` calls of `add_batch`.
+
+        With `streams`, int `[n]`, of these only, all leaves `[n, T, ...]`.
 
         Returns:
           The frames' ids, int64 `[B, T]`. `T = 0` writes nothing.
@@ -417,12 +423,16 @@ class ServedBuffer(ReplayBuffer):
         table, link, batch_size, priorities = self._table, self._link, self._batch_size, self._priorities
 
         def make_writer() -> ItemWriter:
+            if isinstance(table.layout, JointLayout):
+                raise ValueError(
+                    f"table {table.name!r} holds moments of many agents: write it through a ReverbAgentTables."
+                )
             return ItemWriter(
                 link,
                 [_target(table, priorities, None)],
                 batch_size=batch_size,
                 num_columns=table.layout.num_columns,
-                padding=table.layout.padding if isinstance(table.layout, PackedLayout) else None,
+                padding=None if isinstance(table.layout, PlainLayout) else table.layout.padding,
                 chunk_length=max_chunk_length or default_chunk_length(table.layout, table.item_length),
                 max_pending_items=max_pending_items,
             )
@@ -430,12 +440,12 @@ class ServedBuffer(ReplayBuffer):
         refused, checks = {table.name: priorities.why_refused()}, {table.name: priorities.check_sum}
         return StreamWriter(rule, table.layout, batch_size, make_writer, refused, checks)
 
-    def _write_through(self, owner: StreamWriter, group: str) -> None:
-        """From now on a group writes this table; what it writes is what reads confirm first."""
-        self._streams.write_through(owner, self._table.name, group)
+    def _write_through(self, through: OpenWriter[Any], index: int, group: str) -> None:
+        """From now on a group writes this table, its `index`th; what it writes is what reads confirm first."""
+        self._streams.write_through(through, index, group)
 
-    def _target(self, columns: tuple[int, ...]) -> ItemTarget:
-        """This table, for the writer of a group that has these columns for it."""
+    def _target(self, columns: tuple[int, ...] | None) -> ItemTarget:
+        """This table, for the writer of a group that has these columns for it; None: all of the writer's."""
         return _target(self._table, self._priorities, columns)
 
     def _check_look_ahead(self, sample_batch_size: int | None) -> None:
@@ -519,8 +529,8 @@ class ServedBuffer(ReplayBuffer):
         items, info = tf.nest.pack_sequence_as(element, leaves)
         return self._spec.pack(tf.nest.flatten(items)), info
 
-    def _packed_layout(self) -> PackedLayout:
-        assert isinstance(self._table.layout, PackedLayout)  # tables that can be scanned are
+    def _id_layout(self) -> IdLayout:
+        assert not isinstance(self._table.layout, PlainLayout)  # tables that can be scanned have ids
         return self._table.layout
 
     def _pack_for_dataset(self, leaves: Sequence[Any]) -> Nest:

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from .reverb_import import load_reverb
 from .reverb_knobs import SamplerKnobs
-from .reverb_layout import Layout, PackedLayout
+from .reverb_layout import PlainLayout
+from .reverb_layouts import Layout
 from .reverb_link import ServerLink
 
 # How long Reverb waits by itself for an item; then its dataset ends, and our own stage looks why.
@@ -33,7 +34,7 @@ class TableSource:
         self._dtypes, self._shapes = layout.dataset_types(item_length)
         self._knobs = knobs
         # What fills up shorter items in a batch, where they differ.
-        self._padding = layout.padding[0] if isinstance(layout, PackedLayout) and item_length is None else None
+        self._padding = None if isinstance(layout, PlainLayout) or item_length is not None else layout.padding[0]
 
     def dataset(
         self, *, table: str | None = None, max_samples: int | None = None, in_order: bool = False

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,11 +12,9 @@ from .episode_ends import EpisodeMarks, EpisodeRule
 from .nests import Array
 from .priorities import check_priorities
 from .reverb_layout import NO_ID
+from .reverb_open_writer import OpenWriter
 from .reverb_targets import TableItems
 from .reverb_writer import ItemWriter
-
-# How often a read looks whether the thread that writes waits for it.
-_LOOK_SECONDS = 0.05
 
 
 class ColumnLayout(Protocol):
@@ -46,6 +42,9 @@ class StreamWriter:
       priorities_refused: for each table by its name, in order, why it takes no priorities from outside; an empty text
         where it does.
       check_given: by table what raises where checked priorities are still none for it.
+
+    Attributes:
+      own: through what this one writes.
     """
 
     def __init__(
@@ -60,53 +59,41 @@ class StreamWriter:
         self._rule = rule
         self._layout = layout
         self._batch_size = batch_size
-        self._make_writer = make_writer
         self._priorities_refused = dict(priorities_refused)
         self._check_given = dict(check_given or {})
-        self._writer: ItemWriter | None = None
-        self._lock = threading.RLock()
-        self._state = threading.Lock()
-        self._closed = False
-        # Whose connection is used, and for which of its tables: this one's own, unless a group writes.
-        self._owner = self
+        self.own = OpenWriter(make_writer)
+        # Through what is written, and for which of its tables: this one's own, unless a group writes.
+        self._through: OpenWriter[Any] = self.own
         self._index = 0
         self._group = ""
-        self._last_thread: int | None = None
-        # Checks that are due when the thread that asked for them writes first.
-        self._due: list[tuple[int, Callable[[], None]]] = []
 
-    def write_through(self, owner: StreamWriter, table: str, group: str) -> None:
+    def write_through(self, through: OpenWriter[Any], index: int, group: str) -> None:
         """From now on a group writes: this is the part of it that a reader of one table sees.
 
         Args:
-          owner: the group's.
-          table: this one's name, which the group has too.
+          through: the group's.
+          index: the table's number there.
           group: what to call it in messages.
 
         Raises:
           ValueError: this one has written by itself, or is closed.
         """
-        with self._lock:
-            if self._writer is not None or self._closed:
+        with self.own.lock:
+            if self.own.is_used:
                 raise ValueError("a buffer that has written by itself, or is closed, cannot be part of a group.")
-            self._owner, self._index, self._group = owner, list(owner._priorities_refused).index(table), group
+            self._through, self._index, self._group = through, index, group
 
     @property
     def has_written(self) -> bool:
         """Whether anything was written."""
-        return self._owner._writer is not None
+        return self._through.writer is not None
 
     def check_if_written_here(self, check: Callable[[], None]) -> None:
         """Calls `check` if this thread was the last one that wrote; if none has, when it is the first one to do so.
 
         (What a `tf.function` writes counts as another thread's.)
         """
-        owner = self._owner
-        with owner._state:
-            if owner._last_thread is None:
-                owner._due.append((threading.get_ident(), check))
-        if owner._last_thread == threading.get_ident():
-            check()
+        self._through.check_if_written_here(check)
 
     def end_stream(self, b: int | None) -> None:
         """No item goes past the newest frame of stream `b` (None: of any).
@@ -115,16 +102,14 @@ class StreamWriter:
           ValueError: a group writes.
         """
         self._check_own("end_stream")
-        with self._lock:
+        with self.own.lock:
             self._rule.forget_loose_flags()
-            if self._writer is not None:
-                self._writer.end_streams(range(self._batch_size) if b is None else (b,))
+            if self.own.writer is not None:
+                self.own.writer.end_streams(range(self._batch_size) if b is None else (b,))
 
     def flush(self) -> None:
         """Returns when the server has confirmed all that was added."""
-        with self._owner._lock:
-            if self._owner._writer is not None:
-                self._owner._writer.flush()
+        self._through.flush()
 
     def flush_for_a_read(self, timeout_s: float | None = None) -> bool:
         """As `flush`, but does not wait for what a limiter holds back until somebody draws.
@@ -135,11 +120,7 @@ class StreamWriter:
         Returns:
           Whether items are held back.
         """
-        with self._unless_held_back() as is_locked:
-            writer = self._owner._writer
-            if not is_locked:
-                return True
-            return writer is not None and writer.flush_for_a_read(timeout_s)
+        return self._through.flush_for_a_read(timeout_s)
 
     def count_held_back(self) -> int:
         """Items of this table that a limiter holds back.
@@ -147,27 +128,28 @@ class StreamWriter:
         0 where it cannot tell: where a group writes, which cannot tell whose they are, and while a write of another
         thread waits for a limiter.
         """
-        if self._owner is not self or len(self._priorities_refused) > 1 or not self._lock.acquire(blocking=False):
+        own = self.own
+        if self._group or len(self._priorities_refused) > 1 or not own.lock.acquire(blocking=False):
             return 0
         try:
-            return 0 if self._writer is None else self._writer.count_held_back()
+            return 0 if own.writer is None else own.writer.sender.count_held_back()
         finally:
-            self._lock.release()
+            own.lock.release()
 
     def flushed_next_ids(self) -> Array | None:
         """`flush_for_a_read`; ids int64 `[B]` above all those given out so far, or None where there are none."""
-        with self._unless_held_back():
+        with self._through.unless_held_back():
             self.flush_for_a_read()
-            writer = self._owner._writer
-            return None if writer is None else writer.next_ids
+            writer = self._through.writer
+            return None if writer is None else writer.cuts.next_ids.copy()
 
     def restart(self, empty_the_table: Callable[[], None]) -> None:
         """Calls `empty_the_table` while nothing is written, pending, or half an item.
 
         Streams go on with a new episode; where a group writes, in this table alone.
         """
-        with self._owner._lock:
-            writer = self._owner._writer
+        with self._through.lock:
+            writer = self._through.writer
             parts = [] if writer is None else [writer.items[self._index]] if self._group else list(writer.items)
             for items in parts:
                 for b in range(self._batch_size):
@@ -175,7 +157,7 @@ class StreamWriter:
             if writer is not None and not self._group:
                 self.end_stream(None)
             while True:
-                is_held_back = writer is not None and writer.flush_for_a_read()
+                is_held_back = writer is not None and writer.sender.flush_for_a_read()
                 empty_the_table()  # which lets in what its limiter held back
                 if not is_held_back:
                     break
@@ -191,23 +173,7 @@ class StreamWriter:
         Args:
           to_the_end: also wait for what a limiter holds back; without, it is lost.
         """
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            writer, self._writer = self._writer, None
-            if writer is not None:
-                try:
-                    try:
-                        if writer.has_open_tails:
-                            writer.end_streams(range(self._batch_size))
-                    finally:
-                        if to_the_end:
-                            writer.flush()
-                        else:
-                            writer.flush_for_a_read()
-                finally:
-                    writer.close()
+        self.own.close(self._batch_size, to_the_end=to_the_end)
 
     @property
     def num_dropped_short(self) -> int:
@@ -229,7 +195,7 @@ class StreamWriter:
 
     def num_frames_of_newest(self, num_items: int, num_inserted: int) -> int | None:
         """Frames of the newest `num_items` episodes; None unless all that was inserted came from here."""
-        with self._unless_held_back():
+        with self._through.unless_held_back():
             items = self._items
             if items is None or items.num_items != num_inserted:
                 return 0 if num_inserted == 0 else None
@@ -241,36 +207,25 @@ class StreamWriter:
         items = self._items
         return "" if items is None else items.explain_no_item()
 
-    @contextlib.contextmanager
-    def _unless_held_back(self) -> Iterator[bool]:
-        """Keeps other threads from writing; False where one stands still: in a write, until somebody draws."""
-        lock = self._owner._lock
-        while not (is_locked := lock.acquire(timeout=_LOOK_SECONDS)):
-            writer = self._owner._writer
-            if writer is not None and writer.is_held_back:
-                break
-        try:
-            yield is_locked
-        finally:
-            if is_locked:
-                lock.release()
-
     @property
     def _items(self) -> TableItems | None:
-        writer = self._owner._writer
+        writer = self._through.writer
         return None if writer is None else writer.items[self._index]
 
     def _check_own(self, call: str) -> None:
         if self._group:
             raise ValueError(f"{call}: this table is written through {self._group}: call {call} there.")
 
-    def add_step(self, leaves: list[Array], end_of_episode: Any, priorities: Any) -> Array:
+    def add_step(
+        self, leaves: list[Array], end_of_episode: Any, priorities: Any, streams: Array | None = None
+    ) -> Array:
         """One frame a stream, leaves `[B, ...]`; ids int64 `[B]`.
 
         Args:
           leaves: of the spec, checked.
           end_of_episode: bool `[B]`, or None.
           priorities: `[B]` for every table that takes them, a dict of them by table, or None.
+          streams: int64 `[n]` in ascending order: of these only, and `n` stands for `B` everywhere.
 
         Raises:
           ValueError: marks or priorities do not fit, or an episode would be too long. Nothing is written.
@@ -281,23 +236,25 @@ class StreamWriter:
         num_written = 0
         try:
             marks = self._rule.marks(leaves, end_of_episode)
-            checked = self._check_priorities(priorities, (self._batch_size,))
-            with self._lock:
-                writer = self._open_writer()
+            checked = self._check_priorities(priorities, (self._num_rows(streams),))
+            with self.own.lock:
+                writer = self.own.open()
                 begins, ends = (None if flags is None else flags[:, None] for flags in marks[:2])
-                writer.check_room(begins, ends, 1)
-                ids = self._write(writer, leaves, marks, checked)
+                writer.check_room(begins, ends, 1, streams)
+                ids = self._write(writer, leaves, marks, checked, streams)
                 num_written = 1
-                writer.raise_late()
+                writer.sender.raise_late()
         except WaitTimeoutError as error:
             error.num_written = num_written
             raise
         except BaseException as error:
-            self._cut_if_interrupted(error, num_written, 1)
+            self._cut_if_interrupted(error, num_written, 1, streams)
             raise
         return ids
 
-    def add_steps(self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any) -> Array:
+    def add_steps(
+        self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any, streams: Array | None = None
+    ) -> Array:
         """`T` frames a stream, leaves `[B, T, ...]`; ids int64 `[B, T]`. As `add_step`, in every other respect.
 
         Raises:
@@ -308,35 +265,42 @@ class StreamWriter:
         self._check_own("add_sequence")
         num_written = 0
         try:
-            shape = (self._batch_size, num_steps)
+            shape = (self._num_rows(streams), num_steps)
             checked = self._check_priorities(priorities, shape)
             if num_steps == 0:
                 return np.zeros(shape, np.int64)
             marks = self._rule.marks(leaves, end_of_episode)
             ids = np.empty(shape, np.int64)
-            with self._lock:
-                writer = self._open_writer()
-                writer.check_room(marks.begins, marks.ends, num_steps)
+            with self.own.lock:
+                writer = self.own.open()
+                writer.check_room(marks.begins, marks.ends, num_steps, streams)
                 for t in range(num_steps):
                     step = EpisodeMarks(*(None if flags is None else flags[:, t] for flags in marks))
                     now = [None if given is None else given[:, t] for given in checked]
-                    ids[:, t] = self._write(writer, [leaf[:, t] for leaf in leaves], step, now)
+                    ids[:, t] = self._write(writer, [leaf[:, t] for leaf in leaves], step, now, streams)
                     num_written = t + 1
-                    writer.raise_late()
+                    writer.sender.raise_late()
         except WaitTimeoutError as error:
             raise _told(error, num_written, num_steps) from error
         except BaseException as error:
-            self._cut_if_interrupted(error, num_written, num_steps)
+            self._cut_if_interrupted(error, num_written, num_steps, streams)
             raise
         return ids
 
-    def _cut_if_interrupted(self, error: BaseException, num_written: int, num_steps: int) -> None:
+    def _num_rows(self, streams: Array | None) -> int:
+        return self._batch_size if streams is None else len(streams)
+
+    def _cut_if_interrupted(
+        self, error: BaseException, num_written: int, num_steps: int, streams: Array | None
+    ) -> None:
         """Sees to it that the next frame does not follow one that it does not follow: some may be missing between.
 
         What is refused before anything was written leaves streams as they were.
         """
-        if self._writer is not None and num_written < num_steps and (num_written or not isinstance(error, Exception)):
-            self._writer.cut_before_next_frame()
+        writer = self.own.writer
+        if writer is not None and num_written < num_steps and (num_written or not isinstance(error, Exception)):
+            cut = range(self._batch_size) if streams is None else streams.tolist()
+            writer.cuts.cut_before_next_frame(cut)
 
     def _check_priorities(self, priorities: Any, shape: tuple[int, ...]) -> list[Array | None]:
         """For each table its priorities, or None."""
@@ -369,26 +333,16 @@ class StreamWriter:
             self._check_given[table](given)
         return given
 
-    def _open_writer(self) -> ItemWriter:
-        if self._closed:
-            raise ValueError("this buffer is closed; build a new one.")
-        thread = threading.get_ident()
-        if self._last_thread != thread:
-            for asked_by, check in self._due:
-                if asked_by == thread:
-                    check()
-            with self._state:
-                self._last_thread = thread
-                self._due.clear()
-        if self._writer is None:
-            self._writer = self._make_writer()
-        return self._writer
-
     def _write(
-        self, writer: ItemWriter, leaves: Sequence[Array], marks: EpisodeMarks, priorities: Sequence[Array | None]
+        self,
+        writer: ItemWriter,
+        leaves: Sequence[Array],
+        marks: EpisodeMarks,
+        priorities: Sequence[Array | None],
+        streams: Array | None,
     ) -> Array:
-        ids = writer.claim_ids(marks)
-        writer.write(self._layout.pack(leaves, ids, marks.final), marks, priorities)
+        ids = writer.claim_ids(marks, streams)
+        writer.write(self._layout.pack(leaves, ids, marks.final), marks, priorities, streams)
         return ids if self._layout.has_ids else np.full_like(ids, NO_ID)
 
 

@@ -9,7 +9,8 @@ from typing import Any, Literal
 from .item_selectors import Fifo, Remover, Sampler, draws_at_random, selector_from
 from .rate_limiters import LimiterBounds, bounds_from
 from .reverb_items import ItemKind, kind_from
-from .reverb_layout import Layout, PackedLayout, PlainLayout, check_fields, packed_signature
+from .reverb_layout import PlainLayout, check_fields, packed_signature
+from .reverb_layouts import Layout, check_moments, layout_for
 from .reverb_link import ServerLink
 from .spec import DataSpec
 from .tables import SCAN_SUFFIX
@@ -129,7 +130,10 @@ def served_table(
         kind = None if sequence_length is None else Window(sequence_length, stride=stride or 1)
     else:
         check_fields(spec, about, link.table)
-        layout, kind = PackedLayout(spec), kind_from(about["items"])
+        agents = about["table"].get("agents")
+        if agents is not None:
+            check_moments(f"table {link.table!r}", spec.nest, agents)
+        layout, kind = layout_for(spec, agents), kind_from(about["items"])
         given = {"sequence_length": sequence_length, "stride": stride, "burn_in": burn_in, "short": short}
         for name, value in given.items():
             if value is not None and value != about["items"].get(name):

@@ -57,6 +57,11 @@ class ItemTarget:
             return 0
         return max(self.kind.burn_in, self.kind.num_steps - 1)
 
+    @property
+    def num_kept(self) -> int:
+        """Newest frames of an episode that later items may refer to."""
+        return make_cutter(self.kind).num_kept
+
 
 class TableItems:
     """Makes the items of one table from references to frames.
@@ -105,11 +110,6 @@ class TableItems:
         self.newest_lengths: collections.deque[int] = collections.deque(maxlen=target.capacity)
 
     @property
-    def num_kept(self) -> int:
-        """Newest frames of an episode that later items may refer to."""
-        return self._cutter.num_kept
-
-    @property
     def num_dropped_short(self) -> int:
         """Frames of ended episodes where a window would have started, had the episode been longer."""
         return self._cutter.num_dropped_short
@@ -125,13 +125,16 @@ class TableItems:
         for kept, ref in zip(self._padding, self._own(refs), strict=True):
             kept.append(ref)
 
-    def check_room(self, begins: Array | None, ends: Array | None, num_steps: int) -> None:
+    def check_room(
+        self, begins: Array | None, ends: Array | None, num_steps: int, streams: Array | None = None
+    ) -> None:
         """Refuses frames that would make an episode longer than items may be.
 
         Args:
           begins: bool `[B, T]`, or None.
           ends: bool `[B, T]`, or None.
           num_steps: `T`.
+          streams: int64 `[n]`: the frames are of these alone, and `n` stands for `B`.
 
         Raises:
           ValueError: an episode would be too long; the message says what can be done.
@@ -139,11 +142,12 @@ class TableItems:
         if not isinstance(self._kind, WholeEpisodes) or self._kind.over_long != "error":
             return
         most = self._kind.max_length
-        for b, num in enumerate(self._num_steps):
+        for row, b in enumerate(range(len(self._num_steps)) if streams is None else streams.tolist()):
+            num = self._num_steps[b]
             if num + num_steps <= most:
                 continue
             for t in range(num_steps):
-                if begins is not None and begins[b, t]:
+                if begins is not None and begins[row, t]:
                     num = 0
                 if num == most:
                     raise ValueError(
@@ -151,7 +155,7 @@ class TableItems:
                         f"the one of stream {b} goes on: end it (end_of_episode, end_stream), or make the table with a "
                         "larger max_episode_length, over_long='cut' or over_long='drop'."
                     )
-                num = 0 if ends is not None and ends[b, t] else num + 1
+                num = 0 if ends is not None and ends[row, t] else num + 1
 
     def make_room(self, b: int) -> bool:
         """Before a frame of stream `b`: whether its episode was as long as an item may be, and was cut."""

@@ -35,6 +35,9 @@ def config_to_plain(config: TableConfig) -> dict[str, Any]:
             plain[name] = spec_to_plain(value)
         elif name in SLOTS:
             plain[name] = _choice_to_plain(value)
+        elif name == "agents":
+            if value is not None:  # only tables of moments have them
+                plain[name] = dict(value)
         else:
             plain[name] = _number_or_text(value)
     return plain

@@ -12,7 +12,8 @@ from .nests import Nest
 from .rate_limiters import MinSize, RateLimiter
 from .reverb_import import load_reverb
 from .reverb_items import ItemKind, OverLong, WholeEpisodes, describe_kind
-from .reverb_layout import Layout, PackedLayout, PlainLayout
+from .reverb_layout import PlainLayout
+from .reverb_layouts import Layout, check_moments, layout_for
 from .spec import DataSpec
 from .table_checks import check_limiter_fits, check_priorities_of_new_items, check_slot
 from .table_fields import check_field_names, select_fields
@@ -63,6 +64,9 @@ class TableConfig:
         `weight_norm='buffer'` divides by.
       fields: the fields of `data_spec` that the table holds, as messages print their paths, so that several tables
         can be fed by one writer of `data_spec`; None: all. A path may name a whole part, `'observation'`.
+      agents: for a table of moments whose `data_spec` is a `JointFrame`: by agent, in its order, whether the cells of
+        its frames tell their stream. `agent_tables` sets it, and `ReverbAgentTables` writes such tables; None: what is
+        stored is one record of all fields.
 
     Raises:
       TypeError: a count is no int, or a selector or limiter is none of those that can stand there.
@@ -74,6 +78,7 @@ class TableConfig:
       ValueError: plain columns with `burn_in`, `short='pad'` or whole episodes: they have no place for what is padding.
       ValueError: `scannable` with a remover that is not Fifo, with `max_times_sampled`, or with plain columns.
       ValueError: the limiter cannot be met with `max_size` or `max_times_sampled` (`table_checks.py`).
+      ValueError: `agents` are not those of `data_spec`, or given with `fields` or plain columns.
       ValueError: `initial` or `tracks_least` in a table that cannot keep what they promise.
 
     >>> import tensorflow as tf
@@ -102,6 +107,7 @@ class TableConfig:
     initial: float | Literal["max", "random"] = 1.0
     tracks_least: bool = False
     fields: tuple[str, ...] | None = None
+    agents: Mapping[str, bool] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -128,6 +134,8 @@ class TableConfig:
         if self.layout not in ("packed", "plain"):
             raise ValueError(f"TableConfig.layout must be 'packed' or 'plain', got {self.layout!r}.")
         DataSpec(self.held_spec)
+        if self.agents is not None:
+            self._check_agents(self.agents)
         check_limiter_fits(self)
         check_priorities_of_new_items(self)
         for name in ("scannable", "tracks_least"):
@@ -168,7 +176,7 @@ class TableConfig:
     def make_layout(self) -> Layout:
         """How a frame lies in the table's columns."""
         spec = DataSpec(self.held_spec)
-        return PackedLayout(spec) if self.layout == "packed" else PlainLayout(spec)
+        return layout_for(spec, self.agents) if self.layout == "packed" else PlainLayout(spec)
 
     def build(self) -> list[Any]:
         """The `reverb.Table`s: this one, and those beside it that `scannable`, `initial` and `tracks_least` ask for.
@@ -181,12 +189,14 @@ class TableConfig:
         reverb = load_reverb()
         kind = self.kind
         length = kind.length if isinstance(kind, Window) else None
-        about_table = {
+        about_table: dict[str, Any] = {
             "initial": self.initial,
             "max_mirror": self.max_mirror,
             "min_mirror": self.min_mirror,
             "fields": None if self.fields is None else list(self.fields),
         }
+        if self.agents is not None:
+            about_table["agents"] = dict(self.agents)
         signature = self.make_layout().signature(length, describe_kind(kind), about_table)
 
         def beside(name: str, sampler: Selector) -> Any:
@@ -301,6 +311,13 @@ class TableConfig:
           ImportError: PyYAML is not installed; or as `from_dict`.
         """
         return cls.from_dict(from_yaml(text))
+
+    def _check_agents(self, agents: Mapping[str, bool]) -> None:
+        if not (hasattr(agents, "values") and all(isinstance(flag, bool) for flag in agents.values())):
+            raise TypeError(f"TableConfig.agents must be None or a dict of bools by agent, got {agents!r}.")
+        if self.fields is not None or self.layout != "packed":
+            raise ValueError(f"table {self.name!r}: agents need layout='packed', and all fields.")
+        check_moments(f"table {self.name!r}", self.data_spec, agents)
 
     def _check_items(self) -> None:
         """Whether what is said of items goes together; the kinds check their own numbers."""
