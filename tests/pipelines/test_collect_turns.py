@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import collections
+import functools
+import itertools
+
+import hypothesis
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,6 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pettingzoo import AECEnv, make
 
+from replayfeed.buffers import TFUniformReplayBuffer, Window
+from replayfeed.buffers.multi_agent import MultiAgentReplayBuffer
+from replayfeed.pipelines import transitions
 from replayfeed.pipelines.agent_moments import FinishedEpisode
 from replayfeed.pipelines.agent_steps import agent_data_specs
 from replayfeed.pipelines.collect_turns import TurnCollector
@@ -303,6 +311,76 @@ def test_moments_are_those_of_a_naive_model(script, num_turns):
     assert len(recorder.moments[0]) >= num_turns // len(episode) * len(episode)
     assert len(episodes) == num_turns // len(episode)
     assert recorder.ended[0] == [(i + 1) % len(episode) == 0 for i in range(len(recorder.moments[0]))]
+
+
+# -- into buffers ------------------------------------------------------------------------------
+
+
+def buffer_of(environment, mode, batch_size=1):
+    make_buffer = functools.partial(TFUniformReplayBuffer, max_length=100, seed=0)
+    specs = agent_data_specs(environment)
+    return MultiAgentReplayBuffer(specs, lambda agent: "all", make_buffer, mode=mode, batch_size=batch_size)
+
+
+SHORT = [
+    ("a", {"a": 1.0}, {}),
+    ("b", {"a": 2.0, "b": 10.0}, {}),
+    ("b", {"b": 20.0}, {}),
+    ("a", {"a": 4.0, "b": 40.0}, {"a": CUT, "b": DIED}),
+]
+
+
+def test_windows_are_of_an_agents_own_turns_and_times_tell_when_they_were():
+    environment = Scripted(SHORT)
+    buffer = buffer_of(environment, "independent")
+    TurnCollector(environment, {"all": by_observation}, buffer).collect(6 + 6)
+    drawn = {"a": [], "b": []}
+    for items, info in buffer.as_dataset(single_deterministic_pass=True, window=Window(2), policy="all"):
+        step, _ = transitions()(items, info)
+        pair = (info.times.numpy().tolist(), float(step.reward), float(step.discount), int(step.next_observation[0]))
+        drawn[buffer.agents[int(info.agents)]].append(pair)
+    assert drawn == {
+        "a": [([0, 3], 1.0 + 2.0, 1.0, 3), ([3, 4], 4.0, 1.0, 4), ([6, 9], 3.0, 1.0, 3), ([9, 10], 4.0, 1.0, 4)],
+        "b": [([1, 2], 10.0, 1.0, 2), ([2, 5], 20.0 + 40.0, 0.0, 4), ([7, 8], 10.0, 1.0, 2), ([8, 11], 60.0, 0.0, 4)],
+    }
+
+
+def test_in_lockstep_one_agent_is_present_in_each_moment():
+    environment = Scripted(SHORT)
+    buffer = buffer_of(environment, "lockstep")
+    TurnCollector(environment, {"all": by_observation}, buffer).collect(6 + 6)
+    drawn = list(buffer.as_dataset(single_deterministic_pass=True, window=Window(6)))
+    assert [info.times.numpy().tolist() for _, info in drawn] == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
+    for _, info in drawn:
+        assert info.mask["a"].numpy().astype(int).tolist() == [1, 0, 0, 1, 1, 0]
+        assert info.mask["b"].numpy().astype(int).tolist() == [0, 1, 1, 0, 0, 1]
+
+
+@given(st.lists(scripts(), min_size=1, max_size=2), st.integers(3, 20))
+@hypothesis.settings(max_examples=12)
+def test_what_is_drawn_is_what_a_naive_model_expects(scripts_of_each, num_turns):
+    environments = [Scripted(script) for script in scripts_of_each]
+    buffer = buffer_of(environments[0], "independent", len(environments))
+    TurnCollector(environments, {"all": by_observation}, buffer).collect(num_turns)
+    expected = []
+    for script in scripts_of_each:
+        episode = model(script)
+        # Those of a last episode that goes on are added as far as they are complete: left out here.
+        for number in range(num_turns // len(episode)):
+            for agent in "abc":
+                turns = [(number * len(episode) + time, *turn) for time, turn in enumerate(episode) if turn[0] == agent]
+                expected += [
+                    (agent, first[0], after[0], *first[2:5], after[2]) for first, after in itertools.pairwise(turns)
+                ]
+    found = []
+    if len(buffer):
+        drawn = buffer.as_dataset(single_deterministic_pass=True, window=Window(2), policy="all") if expected else []
+        for items, info in drawn:
+            observation = items["observation"].numpy()[:, 0].tolist()
+            first = (observation[0], float(items["reward"][0]), float(items["discount"][0]))
+            found.append((buffer.agents[int(info.agents)], *info.times.numpy().tolist(), *first, observation[1]))
+    assert collections.Counter(expected) - collections.Counter(found) == {}
+    assert len(found) - len(expected) <= sum(num_turns % len(model(script)) for script in scripts_of_each)
 
 
 # -- stock environments, and what is refused ---------------------------------------------------
