@@ -1,6 +1,10 @@
 """From data to buffers and from buffers to training: RLDS in, dataset functions, collectors."""
 
+from .agent_moments import FinishedEpisode
+from .agent_steps import agent_data_specs
 from .agents import of_agent
+from .collect_parallel import ParallelCollector
+from .collect_turns import TurnCollector
 from .cut_sequences import add_cut_sequences
 from .episodes import Episodes
 from .feed import iterate
@@ -23,10 +27,14 @@ from .transforms import (
 __all__ = [
     "Episodes",
     "Finding",
+    "FinishedEpisode",
     "LoadReport",
+    "ParallelCollector",
+    "TurnCollector",
     "WithReturns",
     "WithState",
     "add_cut_sequences",
+    "agent_data_specs",
     "fill",
     "iterate",
     "lambda_return",

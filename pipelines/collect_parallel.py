@@ -40,6 +40,20 @@ class ParallelCollector:
       ValueError: a policy is missing, or one that no agent follows is there.
       TypeError: a policy cannot be called.
       ValueError: the buffer's `data_spec` is not as `agent_data_specs` gives it.
+
+    >>> import numpy as np
+    >>> from pettingzoo import make
+    >>> from replayfeed.buffers import BufferConfig, MultiAgentReplayBuffer
+    >>> from replayfeed.pipelines import agent_data_specs
+    >>> environment = make("parallel", "butterfly/knights_archers_zombies-v11", max_cycles=8)
+    >>> kind_of = lambda agent: agent.split("_")[0]
+    >>> buffer = MultiAgentReplayBuffer(agent_data_specs(environment), kind_of, BufferConfig("uniform", 1000))
+    >>> attack = lambda observations: np.full([len(observations)], 4)
+    >>> collector = ParallelCollector(environment, {"archer": attack, "knight": attack}, buffer, seed=0)
+    >>> [episode.num_actions["knight_1"] for episode in collector.collect(20)]
+    [8, 8]
+    >>> buffer.stats("archer").frames
+    40
     """
 
     def __init__(

@@ -41,6 +41,20 @@ class TurnCollector:
       ValueError: a policy is missing, or one that no agent follows is there.
       TypeError: a policy cannot be called.
       ValueError: the buffer's `data_spec` is not as `agent_data_specs` gives it.
+
+    >>> import numpy as np
+    >>> from pettingzoo import make
+    >>> from replayfeed.buffers import BufferConfig, MultiAgentReplayBuffer
+    >>> from replayfeed.pipelines import agent_data_specs
+    >>> environment = make("aec", "classic/tictactoe-v3")
+    >>> specs = agent_data_specs(environment)
+    >>> buffer = MultiAgentReplayBuffer(specs, lambda agent: agent, BufferConfig("uniform", 100))
+    >>> first_free = lambda observations: np.argmax(observations["action_mask"], axis=1)
+    >>> collector = TurnCollector(environment, {"player_1": first_free, "player_2": first_free}, buffer)
+    >>> [episode.returns for episode in collector.collect(9)]  # seven moves, and a last turn for each
+    [{'player_1': 1.0, 'player_2': -1.0}]
+    >>> buffer.stats("player_1").frames, buffer.stats("player_2").frames
+    (5, 4)
     """
 
     def __init__(

@@ -16,8 +16,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from replayfeed.buffers import Window
-from replayfeed.buffers.multi_agent import MultiAgentReplayBuffer
+from replayfeed.buffers import MultiAgentReplayBuffer, Window
 from replayfeed.buffers.nests import Array, Nest
 
 from .agent_moments import FinishedEpisode

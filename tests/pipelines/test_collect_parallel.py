@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pettingzoo import ParallelEnv
 
-from replayfeed.buffers import TFUniformReplayBuffer, Window
-from replayfeed.buffers.multi_agent import MultiAgentReplayBuffer
+from replayfeed.buffers import MultiAgentReplayBuffer, TFUniformReplayBuffer, Window
 from replayfeed.pipelines import n_step
 from replayfeed.pipelines.agent_moments import FinishedEpisode
 from replayfeed.pipelines.agent_steps import agent_data_specs

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pettingzoo import AECEnv, make
 
-from replayfeed.buffers import TFUniformReplayBuffer, Window
-from replayfeed.buffers.multi_agent import MultiAgentReplayBuffer
+from replayfeed.buffers import MultiAgentReplayBuffer, TFUniformReplayBuffer, Window
 from replayfeed.pipelines import transitions
 from replayfeed.pipelines.agent_moments import FinishedEpisode
 from replayfeed.pipelines.agent_steps import agent_data_specs

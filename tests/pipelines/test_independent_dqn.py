@@ -10,8 +10,7 @@ import pytest
 import tensorflow as tf
 from pettingzoo import make
 
-from replayfeed.buffers import TFPrioritizedReplayBuffer, TFUniformReplayBuffer
-from replayfeed.buffers.multi_agent import MultiAgentReplayBuffer
+from replayfeed.buffers import MultiAgentReplayBuffer, TFPrioritizedReplayBuffer, TFUniformReplayBuffer
 from replayfeed.pipelines.agent_steps import agent_data_specs
 from replayfeed.pipelines.collect_parallel import ParallelCollector
 from replayfeed.pipelines.collect_turns import TurnCollector
