@@ -67,6 +67,21 @@ class Adds:
         ids = self._add_steps(given, end_of_episode, priorities, streams)
         return tf.constant(ids) if as_tensor else ids
 
+    def add_checked(
+        self, leaves: list[Array], num_steps: int | None, ends: Any, priorities: Any, streams: Array | None
+    ) -> Array:
+        """Frames whose leaves were checked elsewhere, `[n, ...]` or with `num_steps` `[n, T, ...]`; ids int64.
+
+        `streams` int64 `[n]` are whose frames they are; None: of all.
+        """
+        if num_steps is None:
+            if streams is None:
+                return self._writer.add_step(leaves, ends, priorities)
+            return self._writer.add_step(leaves, ends, priorities, streams)
+        if streams is None:
+            return self._writer.add_steps(leaves, num_steps, ends, priorities)
+        return self._writer.add_steps(leaves, num_steps, ends, priorities, streams)
+
     def _add_step_of(self, leaves: list[Any], end_of_episode: Any, priorities: Any, streams: Any) -> Array:
         chosen = check_streams(streams, self._batch_size)
         checked = self._checker.check_leaves(leaves, len(chosen))

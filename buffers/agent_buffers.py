@@ -12,6 +12,7 @@ from .buffer_config import BufferConfig
 from .nests import Nest
 from .reverb_buffer import ReverbReplayBuffer
 from .reverb_episodic import ReverbEpisodicReplayBuffer
+from .ring_buffer import RingReplayBuffer
 from .rollout import RolloutBuffer
 from .server import ReplayServer
 from .spec import DataSpec
@@ -40,6 +41,9 @@ def makers_by_policy(
     if isinstance(maker, TableConfig) and len(known.policies) > 1:
         # One table cannot have the frames of several policies.
         return {policy: dataclasses.replace(maker, name=f"{maker.name}_{policy}") for policy in known.policies}
+    if isinstance(maker, BufferConfig):
+        # Each draws by itself: with one seed all would draw the same rows.
+        return {policy: maker.seeded(index) for index, policy in enumerate(known.policies)}
     return dict.fromkeys(known.policies, maker)
 
 
@@ -110,6 +114,11 @@ def built(maker: Callable[..., ReplayBuffer] | BufferConfig, data_spec: Nest, ba
     if batch_size > 1:
         buffer.let_streams_part()
     return buffer
+
+
+def looks_ahead(buffer: ReplayBuffer) -> bool:
+    """Whether datasets of this buffer may draw before a batch is asked for."""
+    return not isinstance(buffer, RingReplayBuffer) or buffer._draw_rule.looks_ahead
 
 
 def build_all(

@@ -113,8 +113,8 @@ def life_mask(codes: Array, mask: Array, drawn: int) -> Array:
 def life_mask_in_graph(codes: tf.Tensor, mask: tf.Tensor, drawn: int) -> tf.Tensor:
     """`life_mask` as graph ops."""
     present = tf.cast(tf.bitwise.bitwise_and(codes, tf.constant(PRESENT, tf.uint8)), tf.bool) & mask[..., None]
-    length = codes.shape[1]
-    if length == 1:
+    length = tf.shape(codes)[1] if codes.shape[1] is None else codes.shape[1]
+    if codes.shape[1] == 1:
         return present
     ends = present & tf.cast(tf.bitwise.bitwise_and(codes, tf.constant(LAST_OF_LIFE, tf.uint8)), tf.bool)
     life = tf.cumsum(tf.cast(ends, tf.int32), axis=1, exclusive=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 from .agent_policies import AgentPolicies
 from .episode_ends import as_flags
@@ -37,11 +38,15 @@ class AgentAdd(NamedTuple):
       rows: by agent, in the order of the agents, those that are present anywhere.
       ends: bool `[B]`, environments that end for all of their agents; None: none.
       num_steps: `T` of a sequence; None: one moment.
+      as_tensors: whether the items are tensors, and ids are to be.
+      is_everywhere: whether each of the agents with rows is present in all environments.
     """
 
     rows: dict[str, AgentRows]
     ends: Array | None
     num_steps: int | None
+    as_tensors: bool = False
+    is_everywhere: bool = False
 
     def is_present(self, batch_size: int) -> Array:
         """Environments in which any agent is present, bool `[B]`."""
@@ -65,6 +70,9 @@ class AgentChecker:
         self._batch_size = batch_size
         self._checkers = {agent: ItemChecker(spec, batch_size, cast=cast) for agent, spec in known.specs.items()}
         self._everywhere = np.arange(batch_size)
+        self._checks = {
+            agent: (known.specs[agent].flatten, checker.check_leaves) for agent, checker in self._checkers.items()
+        }
 
     def moment(self, items: Any, end_of_episode: Any, priorities: Any, present: Any) -> AgentAdd:
         """One moment, leaves `[B, ...]`.
@@ -73,19 +81,38 @@ class AgentChecker:
           ValueError: something does not fit; the message names the agent, and the field.
         """
         self._check_dicts(items, end_of_episode, priorities, present)
+        if end_of_episode is None and priorities is None and present is None:
+            return self._plain_moment(items)
         ends = None
         if end_of_episode is not None and not isinstance(end_of_episode, Mapping):
             ends = as_flags("end_of_episode", end_of_episode, (self._batch_size,))
-        rows = {}
+        rows, as_tensors = {}, False
         for agent, checker in self._checkers.items():
             if agent not in items:
                 continue
             try:
-                leaves = checker.check_leaves(self._known.specs[agent].flatten(items[agent]))
+                given = self._known.specs[agent].flatten(items[agent])
+                as_tensors = isinstance(given[0], tf.Tensor)
+                leaves = checker.check_leaves(given)
                 rows[agent] = self._rows(agent, leaves, ends, end_of_episode, priorities, present)
             except ValueError as error:
                 raise ValueError(f"agent {agent!r}: {error}") from error
-        return AgentAdd({agent: each for agent, each in rows.items() if len(each.environments)}, ends, None)
+        there = {agent: each for agent, each in rows.items() if len(each.environments)}
+        everywhere = all(len(each.environments) == self._batch_size for each in there.values())
+        return AgentAdd(there, ends, None, as_tensors, everywhere)
+
+    def _plain_moment(self, items: Any) -> AgentAdd:
+        """`moment` without anything but items, which most are."""
+        rows, as_tensors = {}, False
+        for agent, (flatten, check_leaves) in self._checks.items():
+            if agent in items:
+                try:
+                    given = flatten(items[agent])
+                    as_tensors = isinstance(given[0], tf.Tensor)
+                    rows[agent] = AgentRows(check_leaves(given), self._everywhere, None, None)
+                except ValueError as error:
+                    raise ValueError(f"agent {agent!r}: {error}") from error
+        return AgentAdd(rows, None, None, as_tensors, True)
 
     def sequence(self, items: Any, end_of_episode: Any, priorities: Any) -> AgentAdd:
         """`T` moments in which each agent that is named is present in all environments, leaves `[B, T, ...]`.
@@ -98,11 +125,14 @@ class AgentChecker:
         self._check_dicts(items, end_of_episode, priorities, None)
         rows: dict[str, AgentRows] = {}
         num_steps: int | None = None
+        as_tensors = False
         for agent, checker in self._checkers.items():
             if agent not in items:
                 continue
             try:
-                leaves, length = checker.check_sequence_leaves(self._known.specs[agent].flatten(items[agent]))
+                flat = self._known.specs[agent].flatten(items[agent])
+                as_tensors = isinstance(flat[0], tf.Tensor)
+                leaves, length = checker.check_sequence_leaves(flat)
                 num_steps = length if num_steps is None else num_steps
                 if length != num_steps:
                     raise ValueError(f"it has {length} steps, and agents before it have {num_steps}.")
@@ -114,7 +144,7 @@ class AgentChecker:
                 rows[agent] = AgentRows(leaves, self._everywhere, ends, checked)
             except ValueError as error:
                 raise ValueError(f"agent {agent!r}: {error}") from error
-        return AgentAdd(rows, None, num_steps or 0)
+        return AgentAdd(rows, None, num_steps or 0, as_tensors, True)
 
     def trace(self, items: Any) -> None:
         """Checks inside a `tf.function` what tracing knows: structure, dtypes and static shapes.
@@ -151,7 +181,9 @@ class AgentChecker:
     def _check_dicts(self, items: Any, end_of_episode: Any, priorities: Any, present: Any) -> None:
         if not isinstance(items, Mapping):
             raise ValueError(f"items must be a dict by agent, got {type(items).__name__}.")
-        self._known.check_agents("items", items)
+        for agent in items:
+            if agent not in self._checkers:
+                self._known.check_agents("items", items)
         for name, value in (("priorities", priorities), ("present", present)):
             if value is not None and not isinstance(value, Mapping):
                 raise ValueError(f"{name} must be a dict by agent, got {type(value).__name__}.")

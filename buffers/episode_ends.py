@@ -100,6 +100,11 @@ class EpisodeRule:
         return self.told_by_spec or self._function is not None
 
     @property
+    def is_silent(self) -> bool:
+        """Whether items tell nothing: neither ends nor beginnings, nor anything that is worth a warning."""
+        return not (self.told_by_items or self._loose_flags) and self._is_first is None
+
+    @property
     def has_final_observations(self) -> bool:
         """Whether an episode's last frame may be only a final observation."""
         return (self.told_by_spec and self._final_by_spec) or self._final_by_caller

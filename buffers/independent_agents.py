@@ -37,8 +37,13 @@ class IndependentAgents:
         # For each environment the number of its next moment.
         self._times = np.zeros(batch_size, np.int64)
         # By agent the environments in which its newest frame may be followed by another.
-        self._open = {agent: np.zeros(batch_size, bool) for agent in known.agents}
+        self._open = {agent: np.zeros(batch_size, bool) for agent in known.agents}  # replaced, never changed
+        self._all = np.ones(batch_size, bool)
         self._streams = {agent: known.place_of(agent) * batch_size + np.arange(batch_size) for agent in known.agents}
+        self._as_fields = {agent: streams.astype(np.int32) for agent, streams in self._streams.items()}
+        # Whether no two agents share a policy, and how frames of each agent are written.
+        self._alone = len(known.policies) == len(known.agents)
+        self._writers = {agent: self._buffers[known.policy_of(agent)]._adds.add_checked for agent in known.agents}
         # By policy the numbers of its agents among all, and where it is one that number for a whole batch.
         self._numbers = {
             policy: np.array([known.agents.index(agent) for agent in known.agents_of(policy)], np.int32)
@@ -62,17 +67,39 @@ class IndependentAgents:
         """Stores a moment, or a sequence of them; ids int64 `[B]` (`[B, T]`) by agent, -1 where it is absent."""
         ids: dict[str, Array] = {}
         with self._lock:
-            there = add.is_present(self._batch_size)
-            for policy, buffer in self._buffers.items():
-                rows = {agent: add.rows[agent] for agent in self._known.agents_of(policy) if agent in add.rows}
-                if rows:
-                    ids.update(self._add_of(policy, buffer, rows, add.num_steps))
-            for agent, each in add.rows.items():
-                self._open[agent][each.environments] = True
-            if add.ends is not None:
-                self._end_absent(add)
-            self._times[there] += 1 if add.num_steps is None else add.num_steps
+            times = self._times if add.num_steps is None else self._times[:, None] + np.arange(add.num_steps)
+            if add.is_everywhere and self._alone:
+                for agent, rows in add.rows.items():
+                    ids[agent] = self._add_alone(agent, rows, times, add.num_steps)
+            else:
+                for policy in self._known.policies:
+                    parts = {agent: add.rows[agent] for agent in self._known.agents_of(policy) if agent in add.rows}
+                    if parts:
+                        ids.update(self._add_of(policy, parts, times, add.num_steps))
+            self._note(add)
         return ids
+
+    def _add_alone(self, agent: str, rows: AgentRows, times: Array, num_steps: int | None) -> Array:
+        """Stores the rows of an agent that has a policy of its own, in all environments."""
+        leaves = [*rows.leaves, times]
+        if self._batch_size > 1:
+            stream = self._as_fields[agent]
+            leaves.append(stream if num_steps is None else np.repeat(stream[:, None], num_steps, axis=1))
+        return self._writers[agent](leaves, num_steps, rows.ends, rows.priorities, None)
+
+    def _note(self, add: AgentAdd) -> None:
+        """What was stored is: moments are counted, and who may go on is known."""
+        num_moments = 1 if add.num_steps is None else add.num_steps
+        if add.is_everywhere and add.rows:
+            self._times += num_moments
+            self._open.update(dict.fromkeys(add.rows, self._all))
+        else:
+            self._times[add.is_present(self._batch_size)] += num_moments
+            for agent, each in add.rows.items():
+                self._open[agent] = self._open[agent].copy()
+                self._open[agent][each.environments] = True
+        if add.ends is not None:
+            self._end_absent(add, add.ends)
 
     def end_stream(self, environment: int | None, agent: str | None) -> None:
         """The streams of an environment (None: of all) end; of one agent only, where it is named."""
@@ -86,8 +113,7 @@ class IndependentAgents:
         with self._lock:
             for buffer in self._buffers.values():
                 buffer.clear()
-            for flags in self._open.values():
-                flags[:] = False
+            self._open = {agent: np.zeros(self._batch_size, bool) for agent in self._open}
 
     def unpack(self, policy: str, items: Items, info: BufferInfo, drawn: int) -> tuple[Items, BufferInfo]:
         """A sample of a policy's buffer as its user sees it; eager tensors, or in a graph.
@@ -126,36 +152,32 @@ class IndependentAgents:
 
     def _only_agent(self, policy: str, keys: tf.Tensor) -> tf.Tensor:
         """The number of the only agent of a policy, int32, the shape of `keys`."""
-        number = tf.constant(self._numbers[policy][0])
+        number = self._numbers[policy][0]
         if tf.is_symbolic_tensor(keys):
-            return tf.fill(tf.shape(keys), number) if None in keys.shape.as_list() else tf.fill(keys.shape, number)
+            return tf.fill(tf.shape(keys) if None in keys.shape.as_list() else keys.shape, number)
         known = self._constant.get(policy)
         if known is None or known.shape != keys.shape:
             known = self._constant[policy] = tf.fill(keys.shape, number)
         return known
 
     def _add_of(
-        self, policy: str, buffer: ReplayBuffer, rows: Mapping[str, AgentRows], num_steps: int | None
+        self, policy: str, rows: Mapping[str, AgentRows], times: Array, num_steps: int | None
     ) -> dict[str, Array]:
-        """Stores the rows of a policy's agents."""
-        times = self._times if num_steps is None else self._times[:, None] + np.arange(num_steps)
-        parts = [(self._streams[agent][each.environments], each) for agent, each in rows.items()]
-        spec = self._known.specs[next(iter(rows))]
-        streams = _joined([stream for stream, _ in parts])
-        stored_streams: Any = ()
-        if buffer.batch_size > 1:
-            as_fields = streams.astype(np.int32)
-            stored_streams = as_fields if num_steps is None else np.repeat(as_fields[:, None], num_steps, axis=1)
-        leaves = [_joined(list(leaf)) for leaf in zip(*(each.leaves for _, each in parts), strict=True)]
-        frame = AgentFrame(spec.pack(leaves), _joined([times[each.environments] for _, each in parts]), stored_streams)
-        write = buffer.add_batch if num_steps is None else buffer.add_sequence
-        given = write(
-            frame,
-            end_of_episode=_joined_ends(
-                [each.ends for _, each in parts], [len(each.environments) for _, each in parts]
-            ),
-            priorities=None if parts[0][1].priorities is None else _joined([each.priorities for _, each in parts]),
-            streams=None if len(streams) == buffer.batch_size else streams,
+        """Stores the rows of a policy's agents; `times` `[B]` (`[B, T]`) are those of the moments."""
+        parts = list(rows.values())
+        streams = _joined([self._streams[agent][each.environments] for agent, each in rows.items()])
+        leaves = [_joined(leaf) for leaf in zip(*(each.leaves for each in parts), strict=True)]
+        leaves.append(_joined([times[each.environments] for each in parts]))
+        num_streams = self._buffers[policy].batch_size
+        if num_streams > 1:
+            fields = streams.astype(np.int32)
+            leaves.append(fields if num_steps is None else np.repeat(fields[:, None], num_steps, axis=1))
+        given = self._writers[next(iter(rows))](
+            leaves,
+            num_steps,
+            _joined_ends([each.ends for each in parts], [len(each.environments) for each in parts]),
+            None if parts[0].priorities is None else _joined([each.priorities for each in parts]),
+            None if len(streams) == num_streams else streams,
         )
         out, done = {}, 0
         for agent, each in rows.items():
@@ -168,17 +190,15 @@ class IndependentAgents:
                 out[agent][each.environments] = mine
         return out
 
-    def _end_absent(self, add: AgentAdd) -> None:
-        """Environments ended in which some agents had no frame."""
-        ended = add.ends
+    def _end_absent(self, add: AgentAdd, ended: Array) -> None:
+        """Environments ended, bool `[B]`, in which some agents had no frame."""
         for agent, is_open in self._open.items():
             absent = ended & is_open
             if agent in add.rows:
-                absent = absent.copy()
                 absent[add.rows[agent].environments] = False
             if absent.any():
                 self._end(agent, self._streams[agent][absent])
-            is_open &= ~ended
+            self._open[agent] = is_open & ~ended
 
     def _end(self, agent: str, streams: Array) -> None:
         buffer = self._buffers[self._known.policy_of(agent)]

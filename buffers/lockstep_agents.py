@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .agent_frames import JointFrame, joint_frame_spec, life_mask, life_mask_in_graph
+from .agent_frames import PRESENT, JointFrame, joint_frame_spec, life_mask, life_mask_in_graph
 from .agent_gather import frames_of_agents
-from .agent_input import AgentAdd
+from .agent_input import AgentAdd, AgentRows
 from .agent_lives import AgentLives, Moment
 from .agent_policies import AgentPolicies
 from .base import BufferInfo, Items, ReplayBuffer
-from .episode_ends import EpisodeRule
+from .episode_ends import EpisodeMarks, EpisodeRule
 from .nests import Array, Nest
 from .priorities import errors_of_rows
 
@@ -43,10 +43,19 @@ class LockstepAgents:
         self._buffer = buffer
         self._batch_size = batch_size
         self._lock = threading.Lock()
+        self._everywhere = np.arange(batch_size)
         self._times = np.zeros(batch_size, np.int64)
         self._rules = dict(rules)
+        self._is_silent = {agent: rule.is_silent for agent, rule in rules.items()}
         self._told_by_spec = _told_by_spec(rules)
         self._lives = AgentLives(len(known.agents), batch_size)
+        self._stored_order = sorted(known.agents)  # as nests order dicts
+        self._write = buffer._adds.add_checked
+        none = np.zeros(batch_size, bool)
+        codes = np.full((batch_size, len(known.agents)), PRESENT, np.uint8)
+        # A moment in which all are alive and nothing happens.
+        self._quiet = Moment(codes, none, none, none, np.ones((len(known.agents), batch_size), bool))
+        self._real: tf.Tensor | None = None
         # What stands in the rows of agents that are absent everywhere, by the number of rows and of steps.
         self._absent: dict[tuple[str, tuple[int, ...]], list[Array]] = {}
 
@@ -55,16 +64,21 @@ class LockstepAgents:
         """What the buffer stores."""
         return joint_frame_spec(known.data_specs, told_by_spec=_told_by_spec(rules))
 
-    def add(self, add: AgentAdd, priorities: Any) -> Array:
+    def add(self, add: AgentAdd, priorities: Array | None) -> Array:
         """Stores a moment, or a sequence of them; ids int64 `[B]` (`[B, T]`), -1 where no agent is present."""
         outer = (self._batch_size,) if add.num_steps is None else (self._batch_size, add.num_steps)
+        num_moments = 1 if add.num_steps is None else add.num_steps
         with self._lock:
+            if add.is_everywhere and add.rows and num_moments:
+                ids = self._store(add, self._everywhere, outer, priorities)
+                self._times += num_moments
+                return ids
             there = add.is_present(self._batch_size)
             environments = np.flatnonzero(there)
             ids = np.full(outer, NO_ID)
-            if len(environments) and 0 not in outer:
+            if len(environments) and num_moments:
                 ids[environments] = self._store(add, environments, outer, priorities)
-                self._times[environments] += 1 if add.num_steps is None else add.num_steps
+                self._times[environments] += num_moments
             if add.ends is not None:
                 for b in np.flatnonzero(add.ends & ~there).tolist():
                     self._end(b)
@@ -113,13 +127,16 @@ class LockstepAgents:
             nums.append(tf.cast(there, tf.float64))
         return tf.add_n(sums) / tf.maximum(tf.add_n(nums), 1)
 
-    def unpack(self, items: Items, info: BufferInfo, drawn: int) -> tuple[Items, BufferInfo]:
+    def unpack(
+        self, items: Items, info: BufferInfo, drawn: int, *, is_all_real: bool = False
+    ) -> tuple[Items, BufferInfo]:
         """A sample of the buffer as its user sees it: eager tensors, or in a graph.
 
         Args:
           items: `JointFrame`, leaves `[B, T, ...]`.
           info: of the sample.
           drawn: index of the drawn frame.
+          is_all_real: nothing in these windows is padding.
         """
         agents = self._known.agents
         is_window = info.mask.shape.rank > info.keys.shape.rank
@@ -132,64 +149,101 @@ class LockstepAgents:
             real = life_mask_in_graph(codes, mask, drawn)
             masks = [tf.squeeze(each, missing) if missing else each for each in tf.unstack(real, axis=-1)]
         else:
-            codes, mask = items.codes.numpy(), info.mask.numpy()
-            for axis in missing:
-                codes, mask = np.expand_dims(codes, axis), np.expand_dims(mask, axis)
-            real = np.squeeze(life_mask(codes, mask, drawn), tuple(missing))
-            masks = [tf.constant(real[..., index]) for index in range(len(agents))]
+            codes = items.codes.numpy()
+            if is_all_real and not (codes != PRESENT).any():
+                masks = self._all_real(info.mask)
+            else:
+                mask = info.mask.numpy()
+                for axis in missing:
+                    codes, mask = np.expand_dims(codes, axis), np.expand_dims(mask, axis)
+                real = np.squeeze(life_mask(codes, mask, drawn), tuple(missing))
+                masks = tf.unstack(tf.constant(np.moveaxis(real, -1, 0)))
         return items.frames, info._replace(mask=dict(zip(agents, masks, strict=True)), times=items.time)
+
+    def _all_real(self, mask: tf.Tensor) -> list[tf.Tensor]:
+        """Masks of a sample in which every agent is there, made once while sizes stay the same."""
+        if self._real is None or self._real.shape != mask.shape:
+            self._real = tf.ones_like(mask)
+        return [self._real] * len(self._known.agents)
 
     def _store(self, add: AgentAdd, environments: Array, outer: tuple[int, ...], priorities: Any) -> Array:
         """Stores the moments of these environments; ids `[m]` (`[m, T]`)."""
-        num_rows = (len(environments), *outer[1:])
-        row_of = np.full(self._batch_size, -1)
-        row_of[environments] = np.arange(len(environments))
-        frames, flags = {}, np.zeros((4, len(self._known.agents), *outer), bool)
-        for index, agent in enumerate(self._known.agents):
+        marks = {
+            agent: self._rules[agent].marks(rows.leaves, rows.ends)
+            for agent, rows in add.rows.items()
+            if rows.ends is not None or not self._is_silent[agent]
+        }
+        everywhere = len(environments) == self._batch_size
+        leaves: list[Array] = []
+        for agent in self._stored_order:
             rows = add.rows.get(agent)
-            spec = self._known.specs[agent]
-            if rows is None:
-                frames[agent] = spec.pack(self._zeros(agent, num_rows))
-                continue
-            marks = self._rules[agent].marks(rows.leaves, rows.ends)
-            flags[0, index, rows.environments] = True
-            for flag, told in zip(flags[1:], marks, strict=True):
-                if told is not None:
-                    flag[index, rows.environments] = told
-            leaves = rows.leaves
-            if len(rows.environments) < len(environments):
-                leaves = [zeros.copy() for zeros in self._zeros(agent, num_rows)]
-                for leaf, mine in zip(leaves, rows.leaves, strict=True):
-                    leaf[row_of[rows.environments]] = mine
-            frames[agent] = spec.pack(leaves)
-        moment = self._moments(flags, add)
-        begins, ends = moment.begins[environments], moment.ends[environments]
+            leaves += self._all_rows(agent, rows, environments, (len(environments), *outer[1:]))
+        if self._is_quiet(add, marks):
+            leaves += [self._quiet.codes, self._times]
+            if self._told_by_spec:
+                leaves.append(self._quiet.final)
+            ids = self._write(leaves, None, None, priorities, None)
+            self._lives.commit(self._quiet)
+            return ids
+        moment = self._moments(add, marks, outer)
+        begins, ends, final = (flags[environments] for flags in moment[1:4])
         if add.num_steps is not None:
             ends[:, :-1] |= begins[:, 1:]
             begins = begins[:, 0]
         for b in environments[begins].tolist():
             self._buffer.end_stream(b)
-        final = moment.final[environments]
         times = self._times[environments]
         if add.num_steps is not None:
             times = times[:, None] + np.arange(add.num_steps)
-        frame = JointFrame(frames, moment.codes[environments], times, final if self._told_by_spec else ())
-        ends = ends & ~final if self._told_by_spec else ends
-        everywhere = len(environments) == self._batch_size
-        write = self._buffer.add_batch if add.num_steps is None else self._buffer.add_sequence
+        leaves += [moment.codes[environments], times]
+        if self._told_by_spec:
+            leaves.append(final)
+            ends &= ~final
         if priorities is not None and not everywhere:
-            priorities = np.asarray(priorities)[environments]
-        ids = write(
-            frame,
-            end_of_episode=ends if ends.any() else None,
-            priorities=priorities,
-            streams=None if everywhere else environments,
+            priorities = priorities[environments]
+        ids = self._write(
+            leaves,
+            add.num_steps,
+            ends if ends.any() else None,
+            priorities,
+            None if everywhere else environments,
         )
         self._lives.commit(moment)
         return ids
 
-    def _moments(self, flags: Array, add: AgentAdd) -> Moment:
-        """What the moments are, `[B, ...]` or `[B, T, ...]`, of flags bool `[4, agents, B(, T)]`."""
+    def _all_rows(self, agent: str, rows: AgentRows | None, environments: Array, outer: tuple[int, ...]) -> list[Array]:
+        """Leaves of an agent in all of these environments, zeros where it is absent."""
+        if rows is not None and len(rows.environments) == len(environments):
+            return rows.leaves
+        zeros = self._zeros(agent, outer)
+        if rows is None:
+            return zeros
+        leaves = [leaf.copy() for leaf in zeros]
+        mine = np.searchsorted(environments, rows.environments)
+        for leaf, given in zip(leaves, rows.leaves, strict=True):
+            leaf[mine] = given
+        return leaves
+
+    def _is_quiet(self, add: AgentAdd, marks: Mapping[str, EpisodeMarks]) -> bool:
+        """Whether this is one moment, all agents are there, and none is born or dies: what most adds are."""
+        if add.num_steps is not None or add.ends is not None or not add.is_everywhere:
+            return False
+        if len(add.rows) < len(self._known.agents):
+            return False
+        return not any(
+            flags is not None and flags.any() for mark in marks.values() for flags in (mark.begins, mark.ends)
+        )
+
+    def _moments(self, add: AgentAdd, marks: Mapping[str, EpisodeMarks], outer: tuple[int, ...]) -> Moment:
+        """What the moments are, `[B, ...]` or `[B, T, ...]`."""
+        flags = np.zeros((4, len(self._known.agents), *outer), bool)
+        for index, agent in enumerate(self._known.agents):
+            if agent in add.rows:
+                environments = add.rows[agent].environments
+                flags[0, index, environments] = True
+                for flag, told in zip(flags[1:], marks.get(agent, (None,) * 3), strict=True):
+                    if told is not None:
+                        flag[index, environments] = told
         none = np.zeros(self._batch_size, bool)
         if add.num_steps is None:
             return self._lives.step(*flags, none if add.ends is None else add.ends)

@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import tensorflow as tf
 
-from .agent_buffers import MakeBuffer, build_all, divided_maker, makers_by_policy
-from .agent_input import AgentChecker
+from .agent_buffers import MakeBuffer, build_all, divided_maker, looks_ahead, makers_by_policy
+from .agent_input import AgentAdd, AgentChecker
 from .agent_policies import AgentPolicies
 from .base import BufferInfo, Ids, Items, ReplayBuffer, check_count, join_samples
 from .callbacks import call_weakly
@@ -18,6 +18,7 @@ from .independent_agents import IndependentAgents
 from .lockstep_agents import LockstepAgents
 from .nests import Array, Nest
 from .priorities import check_keys, check_priorities
+from .ring_dataset import repacked
 from .stats import BufferStats, total_stats
 from .windows import Window, resolve_window
 
@@ -242,10 +243,10 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         if self._lockstep is not None:
             given = self._joint_priorities(priorities, (self._batch_size,))
             add = self._checker.moment(items, end_of_episode, None, present)
-            return _like(items, self._lockstep.add(add, given))
+            return _like(add, self._lockstep.add(add, given))
         assert self._independent is not None  # the other mode
         add = self._checker.moment(items, end_of_episode, priorities, present)
-        return self._by_agent(items, self._independent.add(add))
+        return self._by_agent(items, add, self._independent.add(add))
 
     def add_sequence(
         self, items: Items, *, end_of_episode: Any = None, priorities: Any = None, streams: Any = None
@@ -272,9 +273,10 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         if self._lockstep is not None:
             add = self._checker.sequence(items, end_of_episode, None)
             given = self._joint_priorities(priorities, (self._batch_size, add.num_steps or 0))
-            return _like(items, self._lockstep.add(add, given))
+            return _like(add, self._lockstep.add(add, given))
         assert self._independent is not None  # the other mode
-        return self._by_agent(items, self._independent.add(self._checker.sequence(items, end_of_episode, priorities)))
+        add = self._checker.sequence(items, end_of_episode, priorities)
+        return self._by_agent(items, add, self._independent.add(add))
 
     def let_streams_part(self) -> None:
         """Nothing to do: agents come and go anyhow."""
@@ -342,9 +344,8 @@ class MultiAgentReplayBuffer(ReplayBuffer):
                 )
                 for name in self.policies
             }
-            return tf.data.Dataset.zip(each).map(_taken_apart)
+            return repacked(tf.data.Dataset.zip(each), _taken_apart, look_ahead=False)
         key = self._key(policy)
-        drawn = _drawn_index(num_steps, window)
         wrapped = None if sequence_preprocess_fn is None else _inside(sequence_preprocess_fn)
         dataset = self._buffers[key].as_dataset(
             sample_batch_size,
@@ -355,7 +356,11 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             window=window,
             epochs=epochs,
         )
-        return dataset.map(lambda items, info: self._unpack(key, items, info, drawn))
+        unpack = tf.autograph.experimental.do_not_convert(
+            lambda items, info: self._unpack(key, items, info, num_steps, window)
+        )
+        ahead = sample_batch_size is not None and looks_ahead(self._buffers[key])
+        return repacked(dataset, unpack, look_ahead=ahead)
 
     def sample(
         self,
@@ -373,15 +378,13 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         """
         if self._lockstep is None and policy is None:
             self._check_by_policy(sample_batch_size, num_steps, window)
-            each = {
-                name: self.sample(
-                    _of(sample_batch_size, name), _of(num_steps, name), window=_of(window, name), policy=name
+            all_items, infos = {}, {}
+            for name in self.policies:
+                all_items[name], infos[name] = self._sample_of(
+                    name, _of(sample_batch_size, name), _of(num_steps, name), _of(window, name)
                 )
-                for name in self.policies
-            }
-            return _taken_apart(each)
-        items, info = self._draw(self._key(policy), sample_batch_size, num_steps, window)
-        return self._unpack(self._key(policy), items, info, _drawn_index(num_steps, window))
+            return all_items, infos
+        return self._sample_of(self._key(policy), sample_batch_size, num_steps, window)
 
     def sample_at_least(
         self,
@@ -424,8 +427,8 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         while num_real < min_steps:
             num = max(1, (min_steps - num_real) // most)
             for key in keys:
-                items, info = self._draw(key, num, num_steps, window)
-                unpacked = self._unpack(key, items, info, _drawn_index(num_steps, window))
+                items, info = self._buffers[key].sample(num, num_steps, window=window)
+                unpacked = self._unpack(key, items, info, num_steps, window)
                 samples[key].append(unpacked)
                 if count == "env" and self._independent is not None:
                     moments[key] |= self._independent.moments(items, info)
@@ -566,14 +569,21 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         self._known.check_policies("policy", (policy,))
         return policy
 
-    def _draw(self, key: str, sample_batch_size: Any, num_steps: Any, window: Any) -> tuple[Items, BufferInfo]:
-        return self._buffers[key].sample(sample_batch_size, num_steps, window=window)
+    def _sample_of(self, key: str, sample_batch_size: Any, num_steps: Any, window: Any) -> tuple[Items, BufferInfo]:
+        items, info = self._buffers[key].sample(sample_batch_size, num_steps, window=window)
+        return self._unpack(key, items, info, num_steps, window)
 
-    def _unpack(self, key: str, items: Items, info: BufferInfo, drawn: int) -> tuple[Items, BufferInfo]:
-        if self._lockstep is not None:
-            return self._lockstep.unpack(items, info, drawn)
-        assert self._independent is not None  # the other mode
-        return self._independent.unpack(key, items, info, drawn)
+    def _unpack(
+        self, key: str, items: Items, info: BufferInfo, num_steps: Any, window: Any
+    ) -> tuple[Items, BufferInfo]:
+        """A sample of one of the buffers as its user sees it."""
+        drawn = 0 if window is None else window.burn_in
+        if self._lockstep is None:
+            assert self._independent is not None  # the other mode
+            return self._independent.unpack(key, items, info, drawn)
+        # Whole episodes differ in length, and windows that are cut short are padded.
+        is_all_real = window.is_plain if window is not None else num_steps is not None or info.ids is info.keys
+        return self._lockstep.unpack(items, info, drawn, is_all_real=is_all_real)
 
     def _by_policy(self, name: str, value: Any) -> Mapping[str, Any]:
         if not isinstance(value, Mapping):
@@ -591,9 +601,11 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             raise ValueError("priorities by agent in lockstep: a moment has one, of all agents; give [B].")
         return None if priorities is None else check_priorities(priorities, None, shape)
 
-    def _by_agent(self, items: Mapping[str, Any], ids: Mapping[str, Array]) -> dict[str, Ids]:
-        none = np.full(self._batch_size, -1)
-        return {agent: _like(items[agent], ids.get(agent, none)) for agent in items}
+    def _by_agent(self, items: Mapping[str, Any], add: AgentAdd, ids: dict[str, Array]) -> dict[str, Ids]:
+        if len(ids) < len(items):
+            none = np.full(self._batch_size, -1)
+            ids = {agent: ids.get(agent, none) for agent in items}
+        return {agent: tf.constant(each) for agent, each in ids.items()} if add.as_tensors else ids
 
     @tf.autograph.experimental.do_not_convert
     def _add_in_graph(self, items: Items, end_of_episode: Any, priorities: Any, present: Any) -> Any:
@@ -627,14 +639,10 @@ def _of(value: Any, policy: str) -> Any:
     return value.get(policy) if isinstance(value, Mapping) else value
 
 
+@tf.autograph.experimental.do_not_convert
 def _taken_apart(each: Mapping[str, tuple[Items, Any]]) -> tuple[dict[str, Items], dict[str, Any]]:
     """Items and infos by policy, of pairs by policy."""
     return {name: pair[0] for name, pair in each.items()}, {name: pair[1] for name, pair in each.items()}
-
-
-def _drawn_index(num_steps: Any, window: Any) -> int:
-    wanted = resolve_window(num_steps, window)
-    return 0 if wanted is None else wanted.burn_in
 
 
 def _drawn_length(num_steps: Any, window: Any) -> int | None:
@@ -653,9 +661,9 @@ def _inside(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return inside
 
 
-def _like(items: Any, ids: Array) -> Ids:
+def _like(add: AgentAdd, ids: Array) -> Ids:
     """Ids as a tensor where the items are tensors."""
-    return tf.constant(ids) if isinstance(tf.nest.flatten(items)[0], tf.Tensor) else ids
+    return tf.constant(ids) if add.as_tensors else ids
 
 
 def check_pair(policy: str, keys: Any, td_errors: Any) -> None:

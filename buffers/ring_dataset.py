@@ -27,6 +27,7 @@ PREFETCHED = 16
 # From this size on a batch is drawn alone: taking several apart again would copy it once more.
 _LARGE_BATCH_BYTES = 2**20
 _PREFETCHED_LARGE = 4
+_PREFETCHED_REPACKED = 2
 
 Pack = Callable[[Sequence[tf.Tensor]], Nest]
 # Of what was drawn, and its probabilities float32 `[batches, B]`, the weights, of the same shape.
@@ -126,6 +127,18 @@ def in_order(num_parallel_calls: int | None) -> bool | None:
 def one_at_a_time(dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
     """A map that tf.data does not make parallel by itself, as it does with those that it takes for pure."""
     return dataset.map(function, num_parallel_calls=1, deterministic=True)
+
+
+def repacked(dataset: tf.data.Dataset, function: Callable[..., Any], *, look_ahead: bool) -> tf.data.Dataset:
+    """A dataset of samples in another structure; with `look_ahead` two more wait for the consumer.
+
+    tf.data would put a prefetch behind a map, and let it grow.
+    """
+    if look_ahead:
+        return one_at_a_time(dataset, function).prefetch(_PREFETCHED_REPACKED)
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    return one_at_a_time(dataset, function).with_options(options)
 
 
 def counted(sampler: GraphSampler, counter: SampleCounter, info: BufferInfo) -> BufferInfo:
