@@ -9,7 +9,9 @@ from typing import Any
 from .agent_policies import AgentPolicies
 from .base import ReplayBuffer, check_count
 from .buffer_config import BufferConfig
+from .episodic import EpisodicReplayBuffer
 from .nests import Nest
+from .reservoir import ReservoirReplayBuffer
 from .reverb_buffer import ReverbReplayBuffer
 from .reverb_episodic import ReverbEpisodicReplayBuffer
 from .ring_buffer import RingReplayBuffer
@@ -17,6 +19,8 @@ from .rollout import RolloutBuffer
 from .server import ReplayServer
 from .spec import DataSpec
 from .tables import TableConfig
+
+_KINDS = (RingReplayBuffer, EpisodicReplayBuffer, ReservoirReplayBuffer, ReverbReplayBuffer, ReverbEpisodicReplayBuffer)
 
 MakeBuffer = BufferConfig | TableConfig | Callable[..., ReplayBuffer]
 
@@ -102,12 +106,14 @@ def built(maker: Callable[..., ReplayBuffer] | BufferConfig, data_spec: Nest, ba
         buffer = maker.build(data_spec, batch_size)
     else:
         buffer = maker(data_spec=data_spec, batch_size=batch_size)
-    if not isinstance(buffer, ReplayBuffer):
-        raise TypeError(f"make_buffer must make a ReplayBuffer, got {type(buffer).__name__}.")
     if isinstance(buffer, RolloutBuffer):
         raise ValueError(
             "make_buffer: a RolloutBuffer holds [B, T] frames of streams side by side, and each agent acts when it "
             "does; give each agent a RolloutBuffer of its own."
+        )
+    if not isinstance(buffer, _KINDS):
+        raise TypeError(
+            f"make_buffer must make one of {', '.join(kind.__name__ for kind in _KINDS)}, got {type(buffer).__name__}."
         )
     if buffer.batch_size != batch_size:
         raise ValueError(f"make_buffer made a buffer of batch_size {buffer.batch_size}, asked for was {batch_size}.")

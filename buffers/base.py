@@ -14,7 +14,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import tensorflow as tf
 
@@ -22,6 +22,9 @@ from .nests import Nest
 from .priorities import errors_of_rows
 from .stats import BufferStats
 from .windows import Window
+
+if TYPE_CHECKING:
+    from .adds import Adds
 
 Items = Any
 Ids = Any
@@ -99,6 +102,9 @@ class ReplayBuffer(abc.ABC):
     environment's frames in order; `batch_size` `B` streams are written side by side. A
     *window* is `T` consecutive frames of one stream.
     """
+
+    # How checked items are written, for buffers that are built on this one.
+    _adds: Adds
 
     @property
     @abc.abstractmethod

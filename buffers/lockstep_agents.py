@@ -245,15 +245,15 @@ class LockstepAgents:
                     if told is not None:
                         flag[index, environments] = told
         none = np.zeros(self._batch_size, bool)
+        present, begins, ends, final = flags
         if add.num_steps is None:
-            return self._lives.step(*flags, none if add.ends is None else add.ends)
+            return self._lives.step(present, begins, ends, final, none if add.ends is None else add.ends)
         lives, steps = self._lives.copy(), []
         for t in range(add.num_steps):
-            steps.append(lives.step(*flags[..., t], none))
+            steps.append(lives.step(present[..., t], begins[..., t], ends[..., t], final[..., t], none))
             lives.commit(steps[-1])
-        return Moment(
-            *(np.stack(each, axis=1) for each in zip(*(step[:4] for step in steps), strict=True)), lives.alive
-        )
+        codes, restarted, over, all_final = (np.stack([step[index] for step in steps], axis=1) for index in range(4))
+        return Moment(codes, restarted, over, all_final, lives.alive)
 
     def _zeros(self, agent: str, outer: tuple[int, ...]) -> list[Array]:
         zeros = self._absent.get((agent, outer))

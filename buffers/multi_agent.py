@@ -422,7 +422,8 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         samples: dict[str, list[Any]] = {key: [] for key in keys}
         num_real = 0
         moments: dict[str, set[tuple[int, int]]] = {key: set() for key in keys}
-        most = 1 if _drawn_length(num_steps, window) is None else _drawn_length(num_steps, window)
+        wanted = resolve_window(num_steps, window)
+        most = 1 if wanted is None else wanted.length
         most *= len(self.agents) if self._lockstep is not None and count == "agent" else len(keys)
         while num_real < min_steps:
             num = max(1, (min_steps - num_real) // most)
@@ -643,11 +644,6 @@ def _of(value: Any, policy: str) -> Any:
 def _taken_apart(each: Mapping[str, tuple[Items, Any]]) -> tuple[dict[str, Items], dict[str, Any]]:
     """Items and infos by policy, of pairs by policy."""
     return {name: pair[0] for name, pair in each.items()}, {name: pair[1] for name, pair in each.items()}
-
-
-def _drawn_length(num_steps: Any, window: Any) -> int | None:
-    wanted = resolve_window(num_steps, window)
-    return None if wanted is None else wanted.length
 
 
 def _inside(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
