@@ -121,9 +121,7 @@ class RingWriter:
             return self._add_apart(leaves, num_steps, end_of_episode, priorities, streams)
         return self._add_steps_together(leaves, num_steps, end_of_episode, priorities)
 
-    def _add_steps_together(
-        self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any
-    ) -> Array:
+    def _add_steps_together(self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any) -> Array:
         ring, streams = self._ring, self._ring.batch_size
         prepared = None if priorities is None else self._prepare(priorities, (streams, num_steps))
         if num_steps == 0:
