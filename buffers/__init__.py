@@ -19,6 +19,8 @@ from .priorities import importance_weights, sequence_priority
 from .prioritized import PRIORITIZED_PRESETS, PrioritizedPreset, TFPrioritizedReplayBuffer
 from .rate_limiters import MinSize, Queue, SampleToInsertRatio, Stack
 from .reservoir import ReservoirReplayBuffer
+from .reverb_agents import MomentIds, ReverbAgentTables
+from .reverb_agents_tables import agent_tables
 from .reverb_buffer import ReverbReplayBuffer
 from .reverb_episodic import ReverbEpisodicReplayBuffer
 from .reverb_group import ReverbTableGroup
@@ -50,6 +52,7 @@ __all__ = [
     "MaxHeap",
     "MinHeap",
     "MinSize",
+    "MomentIds",
     "MultiAgentConfig",
     "MultiAgentReplayBuffer",
     "PRIORITIZED_PRESETS",
@@ -60,6 +63,7 @@ __all__ = [
     "ReplayBuffer",
     "ReplayServer",
     "ReservoirReplayBuffer",
+    "ReverbAgentTables",
     "ReverbEpisodicReplayBuffer",
     "ReverbReplayBuffer",
     "ReverbTableGroup",
@@ -76,6 +80,7 @@ __all__ = [
     "WaitTimeoutError",
     "Window",
     "WindowCount",
+    "agent_tables",
     "importance_weights",
     "load_tables",
     "preloaded_server",
