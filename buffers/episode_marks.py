@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from .agent_frames import AgentFrame
 from .episode_ends import EpisodeRule
 from .nests import Array, Nest
 from .spec import DataSpec
@@ -35,7 +36,8 @@ class FrameMarker:
     """Reads marks from frames.
 
     An episode is complete where a top-level `next_step_type` is LAST: the frame before the boundary frame, what
-    TF-Agents' `is_last()` tells. In other specs it is complete where it ends.
+    TF-Agents' `is_last()` tells; of an `AgentFrame` the agent's own frame is looked at. In other specs it is complete
+    where it ends.
 
     Args:
       spec: the spec of a frame.
@@ -63,20 +65,29 @@ class FrameMarker:
         self.end_episode_fn = end_episode_fn
         self._final_by_function = final_by_function
         self._next_step_type = None
+        path = "frame/next_step_type" if isinstance(spec.nest, AgentFrame) else "next_step_type"
         for index, field in enumerate(spec.fields):
-            if field.path == "next_step_type" and field.shape in ((), (1,)) and rule.told_by_spec:
+            if field.path == path and field.shape in ((), (1,)) and rule.told_by_spec:
                 self._next_step_type = index
 
-    def marks(self, leaves: Sequence[Array], end_of_episode: Any = None, *, one_episode: bool = False) -> FrameMarks:
+    def marks(
+        self,
+        leaves: Sequence[Array],
+        end_of_episode: Any = None,
+        streams: Array | None = None,
+        *,
+        one_episode: bool = False,
+    ) -> FrameMarks:
         """Marks for checked leaves `[B, ...]` or `[B, T, ...]`.
 
+        With `streams` int64 `[n]` the leaves are `[n, ...]` (`[n, T, ...]`), of these only.
         With `one_episode` leaves are `[T, ...]`, and one bool from a function means the first frame (that it
         begins) or the last (that it completes).
 
         Raises:
           ValueError: `end_of_episode`, or what a function returned, does not fit.
         """
-        begins, ends, final = self._rule.marks(leaves, end_of_episode)
+        begins, ends, final = self._rule.marks(leaves, end_of_episode, streams)
         completes = ends
         outer = leaves[0].shape[: leaves[0].ndim - len(self._spec.fields[0].shape)]
         if self.end_episode_fn is not None:

@@ -89,7 +89,7 @@ class EpisodeWriter:
 
         With `streams`, int64 `[n]` in ascending order, of these only: `n` stands for `B` everywhere.
         """
-        marks = self._marker.marks(leaves, end_of_episode)
+        marks = self._marker.marks(leaves, end_of_episode, streams)
         num_streams = self._batch_size if streams is None else len(streams)
         if priorities is not None:
             check_priorities(priorities, None, (num_streams,))
@@ -113,7 +113,7 @@ class EpisodeWriter:
             check_priorities(priorities, None, (num_streams, num_steps))
         if num_steps == 0:
             return np.zeros((num_streams, 0), np.int64)
-        marks = self._marker.marks(leaves, end_of_episode)
+        marks = self._marker.marks(leaves, end_of_episode, streams)
         with self._lock:
             self._check_open()
             return self._add(leaves, marks, streams)

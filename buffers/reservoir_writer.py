@@ -77,23 +77,30 @@ class ReservoirWriter:
     def add_step(
         self, leaves: list[Array], end_of_episode: Any, priorities: Any, streams: Array | None = None
     ) -> Array:
-        # Whose items they are is told by no row, so that of `streams` only the number matters.
+        # Whose items they are no row tells, so that it matters only how many come.
         num_streams = self._batch_size if streams is None else len(streams)
-        return self._add(leaves, (num_streams,), end_of_episode, priorities)
+        return self._add(leaves, (num_streams,), end_of_episode, priorities, streams)
 
     def add_steps(
         self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any, streams: Array | None = None
     ) -> Array:
         num_streams = self._batch_size if streams is None else len(streams)
-        return self._add(leaves, (num_streams, num_steps), end_of_episode, priorities)
+        return self._add(leaves, (num_streams, num_steps), end_of_episode, priorities, streams)
 
-    def _add(self, leaves: list[Array], outer: tuple[int, ...], end_of_episode: Any, priorities: Any) -> Array:
+    def _add(
+        self,
+        leaves: list[Array],
+        outer: tuple[int, ...],
+        end_of_episode: Any,
+        priorities: Any,
+        streams: Array | None,
+    ) -> Array:
         """Offers frames `[B, ...]` or `[B, T, ...]`, step by step; their ids, int64 `outer`."""
         if priorities is not None:
             check_priorities(priorities, None, outer)
         final = None
         if self._ends.has_final_observations or end_of_episode is not None:
-            final = self._ends.marks(leaves, end_of_episode).final
+            final = self._ends.marks(leaves, end_of_episode, streams).final
         # Which frames are items, in the order of the stream: all streams of a step, then the next step.
         items = None if final is None or not final.any() else np.flatnonzero(~final.T.reshape(-1))
         num_frames = outer[0] if len(outer) == 1 else outer[0] * outer[1]
