@@ -235,7 +235,7 @@ class StreamWriter:
         self._check_own("add_batch")
         num_written = 0
         try:
-            marks = self._rule.marks(leaves, end_of_episode)
+            marks = self._rule.marks(leaves, end_of_episode, streams)
             checked = self._check_priorities(priorities, (self._num_rows(streams),))
             with self.own.lock:
                 writer = self.own.open()
@@ -269,7 +269,7 @@ class StreamWriter:
             checked = self._check_priorities(priorities, shape)
             if num_steps == 0:
                 return np.zeros(shape, np.int64)
-            marks = self._rule.marks(leaves, end_of_episode)
+            marks = self._rule.marks(leaves, end_of_episode, streams)
             ids = np.empty(shape, np.int64)
             with self.own.lock:
                 writer = self.own.open()
