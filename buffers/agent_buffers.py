@@ -150,13 +150,7 @@ def build_all(
     try:
         for key, maker in makers.items():
             if key in tables:
-                kind = ReverbReplayBuffer if tables[key].sequence_length is not None else ReverbEpisodicReplayBuffer
-                buffers[key] = kind(
-                    specs[key],
-                    table_name=tables[key].name,
-                    local_server=servers[0],
-                    batch_size=num_streams[key],
-                )
+                buffers[key] = _reader(tables[key], servers[0], num_streams[key])
             else:
                 assert not isinstance(maker, TableConfig)  # those are tables
                 buffers[key] = built(maker, specs[key], num_streams[key])
@@ -167,3 +161,18 @@ def build_all(
             server.stop()
         raise
     return buffers, servers
+
+
+def _reader(table: TableConfig, server: ReplayServer, num_streams: int) -> ReplayBuffer:
+    if table.sequence_length is None:
+        return ReverbEpisodicReplayBuffer(
+            table.data_spec, table_name=table.name, local_server=server, batch_size=num_streams
+        )
+    return ReverbReplayBuffer(
+        table.data_spec,
+        table_name=table.name,
+        sequence_length=table.sequence_length,
+        local_server=server,
+        batch_size=num_streams,
+        stride=table.stride,
+    )

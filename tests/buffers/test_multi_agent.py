@@ -1,0 +1,744 @@
+"""Many agents: what is stored of whom, what a sample of a policy or of all shows, and what is refused. Literal numbers."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.trajectories import trajectory
+
+from replayfeed.buffers import (
+    BufferConfig,
+    EmptyBufferError,
+    EpisodicReplayBuffer,
+    MinSize,
+    MultiAgentReplayBuffer,
+    RolloutBuffer,
+    TableConfig,
+    TFPrioritizedReplayBuffer,
+    TFUniformReplayBuffer,
+    Window,
+)
+from replayfeed.pipelines import n_step, of_agent, recurrent_state
+
+VALUE = {"value": tf.TensorSpec([], tf.float32)}
+ENDING = {"value": tf.TensorSpec([], tf.float32), "is_last": tf.TensorSpec([], tf.bool)}
+OWN = {"a": "a", "b": "b"}
+SHARED = {"a": "both", "b": "both"}
+POISON = np.float32(np.nan)
+
+
+def values(*numbers):
+    return {"value": np.array(numbers, np.float32)}
+
+
+def ending(*numbers, last=False):
+    return {"value": np.array(numbers, np.float32), "is_last": np.broadcast_to(last, len(numbers)).copy()}
+
+
+def rollout(data_spec, batch_size):
+    field = "frames/a/value" if hasattr(data_spec, "frames") else "frame/value"
+    return RolloutBuffer(data_spec, batch_size, 5, reward_field=field)
+
+
+def shown(items, info, agent):
+    """A lockstep sample's values of one agent, None where they are masked."""
+    mask, found = np.asarray(info.mask[agent]), np.asarray(items[agent]["value"])
+    return [
+        [value if real else None for value, real in zip(*row, strict=True)] for row in zip(found, mask, strict=True)
+    ]
+
+
+def rows_of(buffer, num_steps, **arguments):
+    """All different rows that an ordered pass gives, as lists."""
+    window = Window(num_steps)
+    dataset = buffer.as_dataset(None, single_deterministic_pass=True, window=window, **arguments)
+    return [(np.asarray(items["value"]).tolist(), info) for items, info in dataset]
+
+
+# Which agents and policies there are
+
+
+def test_agents_policies_and_capacities_are_told():
+    buffer = MultiAgentReplayBuffer(
+        {"a": VALUE, "b": VALUE, "c": ENDING},
+        {"a": "p", "b": "p", "c": "q"},
+        BufferConfig("uniform", 100),
+        batch_size=2,
+    )
+    assert (buffer.agents, buffer.policies, buffer.mode) == (("a", "b", "c"), ("p", "q"), "independent")
+    assert (buffer.policy_of("b"), buffer.agents_of("p")) == ("p", ("a", "b"))
+    assert (buffer.capacity, buffer.capacity_of("p"), buffer.capacity_of("q")) == (200, 100, 100)
+    assert buffer.capacity_unit == "frames"
+    assert buffer.buffer_of("p").batch_size == 4
+
+
+@pytest.mark.parametrize("mode", ["independent", "lockstep"])
+@pytest.mark.parametrize(
+    ("change", "kind", "text"),
+    [
+        ({"data_specs": {}}, ValueError, "data_specs is empty"),
+        ({"data_specs": [VALUE]}, TypeError, "data_specs must be a dict of specs by agent, got list"),
+        ({"data_specs": {1: VALUE, "b": VALUE}}, TypeError, "agents are named by str, got 1"),
+        ({"data_specs": {"a": VALUE, "b": {"value": 3}}}, TypeError, "agent 'b': data_spec field 'value'"),
+        ({"policy_of": {"a": "p"}}, ValueError, "policy_of has no policy for agent 'b'"),
+        ({"policy_of": {**OWN, "z": "p"}}, ValueError, "policy_of: there is no agent 'z'; there are 'a', 'b'"),
+        ({"policy_of": lambda agent: None}, TypeError, "policies are named by str, got None for agent 'a'"),
+        ({"policy_of": "a"}, TypeError, "policy_of must be a dict or a function"),
+        (
+            {"data_specs": {"a": VALUE, "b": ENDING}, "policy_of": SHARED},
+            ValueError,
+            "agents 'a' and 'b' share policy 'both', and their specs differ: field 'is_last' is missing and [] bool",
+        ),
+        ({"make_buffer": 3}, TypeError, "make_buffer must be a BufferConfig, a TableConfig, or a function"),
+        ({"batch_size": 0}, ValueError, "batch_size must be at least 1"),
+        ({"shards": 0}, ValueError, "shards must be at least 1"),
+        ({"mode": "synchronized"}, ValueError, "mode must be 'independent' or 'lockstep', got 'synchronized'"),
+        (
+            {"make_buffer": lambda data_spec, batch_size: rollout(data_spec, batch_size)},
+            ValueError,
+            "a RolloutBuffer holds [B, T] frames of streams side by side, and each agent acts when it does",
+        ),
+        (
+            {"make_buffer": lambda data_spec, batch_size: TFUniformReplayBuffer(data_spec, 7)},
+            ValueError,
+            "made a buffer of batch_size 7, asked for was 1",
+        ),
+        ({"make_buffer": lambda data_spec, batch_size: "buffer"}, TypeError, "must make one of"),
+        (
+            {"make_buffer": functools.partial(TFUniformReplayBuffer, max_length=10), "shards": 2},
+            ValueError,
+            "shards=2 with a function",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_at_construction(mode, change, kind, text):
+    arguments = {"data_specs": {"a": VALUE, "b": VALUE}, "policy_of": OWN, "make_buffer": BufferConfig("uniform", 10)}
+    with pytest.raises(kind, match=text.replace("[", r"\[").replace("]", r"\]").replace("(", r"\(")):
+        MultiAgentReplayBuffer(**{**arguments, "mode": mode, **change})
+
+
+def test_buffers_by_policy_have_no_meaning_in_lockstep():
+    by_policy = dict.fromkeys("ab", BufferConfig("uniform", 10))
+    with pytest.raises(ValueError, match="make_buffer by policy in lockstep: there is one buffer for all"):
+        MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, OWN, by_policy, mode="lockstep")
+    with pytest.raises(ValueError, match="make_buffer has nothing for policy 'b'"):
+        MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, OWN, {"a": BufferConfig("uniform", 10)})
+    with pytest.raises(ValueError, match="make_buffer: there is no policy 'z'; there are 'a', 'b'"):
+        MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, OWN, {**by_policy, "z": BufferConfig("uniform", 10)})
+
+
+# Independent
+
+
+def test_each_policy_draws_from_its_own_agents():
+    buffer = MultiAgentReplayBuffer(
+        {"a": VALUE, "b": VALUE, "c": VALUE}, {"a": "p", "b": "p", "c": "q"}, BufferConfig("uniform", 100, seed=1)
+    )
+    ids = buffer.add_batch({"a": values(1), "b": values(10), "c": values(100)})
+    assert {agent: len(each) for agent, each in ids.items()} == {"a": 1, "b": 1, "c": 1}
+    items, info = buffer.sample(200)
+    assert set(items["p"]["value"].numpy().tolist()) == {1.0, 10.0}
+    assert set(items["q"]["value"].numpy().tolist()) == {100.0}
+    # Agents are numbered as they were given.
+    assert {(v, a) for v, a in zip(items["p"]["value"].numpy(), info["p"].agents.numpy(), strict=True)} == {
+        (1.0, 0),
+        (10.0, 1),
+    }
+    assert set(info["q"].agents.numpy().tolist()) == {2}
+    items, info = buffer.sample(3, policy="q")
+    assert items["value"].numpy().tolist() == [100.0] * 3
+    np.testing.assert_allclose(info.probabilities, 1.0)
+
+
+def test_agents_that_take_turns_have_windows_of_their_own_frames_and_the_moments_travel_with_them():
+    buffer = MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, SHARED, BufferConfig("uniform", 100))
+    for turn in range(7):
+        agent = "ab"[turn % 2]
+        ids = buffer.add_batch({agent: values(turn)})
+        assert list(ids) == [agent]
+    rows = {tuple(row): info.times.numpy().tolist() for row, info in rows_of(buffer, 3, policy="both")}
+    assert rows == {(0, 2, 4): [0, 2, 4], (2, 4, 6): [2, 4, 6], (1, 3, 5): [1, 3, 5]}
+
+
+def test_absent_rows_are_not_looked_at_and_other_environments_go_on():
+    buffer = MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, SHARED, BufferConfig("uniform", 100), batch_size=3)
+    buffer.add_batch({"a": values(0, 10, 20), "b": values(5, 15, 25)})
+    ids = buffer.add_batch(
+        {"a": values(1, POISON, 21), "b": values(POISON, POISON, 26)},
+        present={"a": np.array([True, False, True]), "b": np.array([False, False, True])},
+    )
+    assert (ids["a"] >= 0).tolist() == [True, False, True]
+    assert (ids["b"] >= 0).tolist() == [False, False, True]
+    buffer.add_batch({"a": values(2, 11, 22)})
+    rows = {tuple(row): info.times.numpy().tolist() for row, info in rows_of(buffer, 2, policy="both")}
+    # Environment 1 had no moment in the second call.
+    expected = {(0, 1): [0, 1], (1, 2): [1, 2], (10, 11): [0, 1], (20, 21): [0, 1], (21, 22): [1, 2], (25, 26): [0, 1]}
+    assert rows == expected
+    held = {agent: frames["value"].to_list() for agent, frames in buffer.gather_all().items()}
+    assert held == {"a": [[0, 1, 2], [10, 11], [20, 21, 22]], "b": [[5], [15], [25, 26]]}
+
+
+def test_ends_by_agent_by_environment_and_by_items():
+    buffer = MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, OWN, BufferConfig("uniform", 100), batch_size=2)
+    buffer.add_batch({"a": values(0, 100), "b": values(10, 110)}, end_of_episode={"a": np.array([True, False])})
+    buffer.add_batch({"a": values(1, 101)})
+    # The environment ends for b as well, which has no frame now.
+    buffer.add_batch({"a": values(2, 102)}, end_of_episode=np.array([False, True]))
+    buffer.add_batch({"a": values(3, 103), "b": values(11, 111)})
+    assert {tuple(row) for row, _ in rows_of(buffer, 2, policy="a")} == {(1, 2), (2, 3), (100, 101), (101, 102)}
+    assert {tuple(row) for row, _ in rows_of(buffer, 2, policy="b")} == {(10, 11)}
+    buffer.end_stream(0, agent="b")
+    buffer.end_stream(1)
+    buffer.add_batch({"a": values(4, 104), "b": values(12, 112)})
+    assert {tuple(row) for row, _ in rows_of(buffer, 2, policy="b")} == {(10, 11)}
+    assert (3, 4) in {tuple(row) for row, _ in rows_of(buffer, 2, policy="a")}
+    assert (103, 104) not in {tuple(row) for row, _ in rows_of(buffer, 2, policy="a")}
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritized"])
+def test_fr_082_capacity_is_exact_for_each_agent(kind):
+    """Capacity 100 steps for each of 2 agents, sequences of 10, 500 steps added: 100 steps, 91 sequences of each."""
+    buffer = MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, SHARED, BufferConfig(kind, 200))
+    for step in range(0, 500, 10):
+        numbers = np.arange(step, step + 10, dtype=np.float32)[None]
+        buffer.add_sequence({"a": {"value": numbers}, "b": {"value": 1000 + numbers}})
+    assert buffer.stats("both").frames == buffer.capacity_of("both") == 200
+    rows = [row for row, _ in rows_of(buffer, 10, policy="both")]
+    assert len(rows) == 182
+    assert {row[0] for row in rows} == {*range(400, 491), *range(1400, 1491)}
+    # Sequences are drawn by priority, too.
+    items, info = buffer.sample(32, 10, policy="both")
+    assert items["value"].shape == (32, 10)
+    assert buffer.update_priorities({"both": (info.keys, np.ones(32))}) == {"both": 0}
+
+
+def test_an_agent_that_stopped_keeps_its_frames_however_long_the_others_go_on():
+    buffer = MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, SHARED, BufferConfig("uniform", 8))
+    buffer.add_sequence({"b": {"value": np.arange(3, dtype=np.float32)[None]}})
+    for number in range(100, 150):
+        buffer.add_batch({"a": values(number)})
+    held = {agent: frames["value"].to_list() for agent, frames in buffer.gather_all().items()}
+    assert held == {"a": [[146, 147, 148, 149]], "b": [[0, 1, 2]]}
+
+
+def test_priorities_are_those_of_the_policy():
+    buffer = MultiAgentReplayBuffer(
+        {"a": VALUE, "b": VALUE, "c": VALUE},
+        {"a": "p", "b": "p", "c": "q"},
+        functools.partial(TFPrioritizedReplayBuffer, max_length=100, alpha=1.0, seed=1),
+    )
+    given = {"a": [1.0], "b": [3.0], "c": [5.0]}
+    ids = buffer.add_batch({"a": values(1), "b": values(2), "c": values(3)}, priorities=given)
+    _, info = buffer.sample(400)
+    by_agent = dict(zip(info["p"].agents.numpy().tolist(), info["p"].probabilities.numpy().tolist(), strict=True))
+    assert by_agent == {0: 0.25, 1: 0.75}
+    assert buffer.update_priorities({"p": (ids["a"], [7.0]), "q": (ids["c"], [2.0])}) == {"p": 0, "q": 0}
+    _, info = buffer.sample(400)
+    by_agent = dict(zip(info["p"].agents.numpy().tolist(), info["p"].probabilities.numpy().tolist(), strict=True))
+    assert by_agent == pytest.approx({0: 0.7, 1: 0.3}, rel=1e-5)
+    assert buffer.update_priorities(ids["b"], priorities=[0.0], policy="p") == 0
+    assert set(buffer.sample(50, policy="p")[1].agents.numpy().tolist()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("update", "text"),
+    [
+        ({"z": ([0], [1.0])}, "keys: there is no policy 'z'; there are 'a', 'b'"),
+        ({"a": ([0], [1.0]), "b": ([0], [np.nan])}, "policy 'b': td_errors"),
+        ({"a": ([0], [1.0]), "b": ([0], [1.0, 2.0])}, "policy 'b': td_errors: expected shape"),
+        ({"a": [0]}, "expected .keys, td_errors. for policy 'a'"),
+        ([0], "keys must be a dict by policy where no policy is named, got list"),
+    ],
+)
+def test_wrong_priorities_change_nothing_of_any_policy(update, text):
+    make = functools.partial(TFPrioritizedReplayBuffer, max_length=100, alpha=1.0)
+    buffer = MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, OWN, make)
+    for number in (1, 2):
+        buffer.add_batch({"a": values(number), "b": values(number)})
+    with pytest.raises(ValueError, match=text):
+        buffer.update_priorities(update)
+    _, info = buffer.sample(10)
+    for policy in "ab":
+        np.testing.assert_allclose(info[policy].probabilities, 0.5)
+
+
+def test_o5_each_frame_of_a_sequence_has_its_own_priority():
+    """RLlib gives all slices of one add the priority of the first."""
+    make = functools.partial(TFPrioritizedReplayBuffer, max_length=10, alpha=1.0)
+    buffer = MultiAgentReplayBuffer({"a": VALUE}, {"a": "a"}, make)
+    buffer.add_sequence({"a": {"value": np.array([[0, 1, 2]], np.float32)}}, priorities={"a": [[1.0, 2.0, 5.0]]})
+    items, info = buffer.sample(200, policy="a")
+    chances = dict(zip(items["value"].numpy().tolist(), info.probabilities.numpy().tolist(), strict=True))
+    assert chances == pytest.approx({0: 0.125, 1: 0.25, 2: 0.625})
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("mode", ["independent", "lockstep"])
+def test_o5_shards_divide_the_capacity_always(mode, shards):
+    buffer = MultiAgentReplayBuffer(
+        {"a": VALUE, "b": VALUE}, OWN, BufferConfig("uniform", 100), mode=mode, shards=shards
+    )
+    assert buffer.capacity_of("a") == {1: 100, 3: 33}[shards]
+
+
+def test_the_newest_are_mixed_in():
+    """Of 8 rows round(0.25 * 8) = 2 are the newest windows of the policy, whichever agent's they are."""
+    buffer = MultiAgentReplayBuffer(
+        {"a": VALUE, "b": VALUE}, SHARED, BufferConfig("uniform", 100, newest_fraction=0.25, seed=1)
+    )
+    for number in range(20):
+        buffer.add_batch({"a": values(number)})
+    buffer.add_batch({"b": values(100)})
+    buffer.add_batch({"a": values(20)})
+    for _ in range(5):
+        assert buffer.sample(8, policy="both")[0]["value"].numpy()[-2:].tolist() == [100, 20]
+
+
+@pytest.mark.parametrize(("count", "num"), [("agent", 6), ("env", 12)])
+def test_steps_are_counted_of_agents_or_of_the_environment(count, num):
+    """Every moment has both agents: 12 steps of agents are at least 6 moments, and 12 moments 24 steps."""
+    buffer = MultiAgentReplayBuffer(
+        {"a": VALUE, "b": VALUE}, OWN, BufferConfig("uniform", 1000, seed=2), mode="lockstep"
+    )
+    for number in range(30):
+        buffer.add_batch({"a": values(number), "b": values(number)})
+    _, info = buffer.sample_at_least(12, 3, count=count)
+    assert info.mask["a"].numpy().sum() == num
+    with pytest.raises(ValueError, match="count must be 'env' or 'agent', got 'episodes'"):
+        buffer.sample_at_least(12, count="episodes")
+
+
+def test_steps_of_all_policies_count_together():
+    buffer = MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, OWN, BufferConfig("uniform", 1000, seed=2))
+    for number in range(30):
+        buffer.add_batch({"a": values(number), "b": values(number)})
+    items, info = buffer.sample_at_least(12, 3)
+    assert {policy: info[policy].ids.shape for policy in "ab"} == {"a": (2, 3), "b": (2, 3)}
+    items, info = buffer.sample_at_least(7, policy="a")
+    assert items["value"].shape == (7,)
+    _, info = buffer.sample_at_least(20, policy="a", count="env")
+    assert len(set(info.times.numpy().tolist())) >= 20
+
+
+def test_burn_in_and_stored_state_by_policy():
+    """Policy a takes windows of 2 with 1 frame of context and stored state, policy b single frames."""
+    spec = {**VALUE, "state": tf.TensorSpec([1], tf.float32)}
+    buffer = MultiAgentReplayBuffer({"a": spec, "b": VALUE}, OWN, BufferConfig("uniform", 100, seed=3))
+    for number in range(4):
+        state = np.array([[10.0 * number]], np.float32)
+        buffer.add_batch({"a": {**values(number), "state": state}, "b": values(100 + number)})
+    items, info = buffer.sample(50, window={"a": Window(2, burn_in=1)})
+    found = {
+        (tuple(row), tuple(mask))
+        for row, mask in zip(items["a"]["value"].numpy().tolist(), info["a"].mask.numpy().tolist(), strict=True)
+    }
+    true, false = True, False
+    assert found == {((0, 0, 1), (false, true, true)), ((0, 1, 2), (true,) * 3), ((1, 2, 3), (true,) * 3)}
+    assert set(items["b"]["value"].numpy().tolist()) == {100, 101, 102, 103}
+    with_state, _ = recurrent_state("state")(items["a"], info["a"])
+    # The state of each window's first real row.
+    first = np.where(info["a"].mask.numpy()[:, 0], items["a"]["value"].numpy()[:, 0], 0)
+    np.testing.assert_array_equal(with_state.state["state"].numpy()[:, 0], 10 * first)
+
+
+def test_trajectories_end_by_their_step_types():
+    spec = trajectory.Trajectory(
+        step_type=tf.TensorSpec([], tf.int32),
+        observation=tf.TensorSpec([], tf.float32),
+        action=tf.TensorSpec([], tf.int32),
+        policy_info=(),
+        next_step_type=tf.TensorSpec([], tf.int32),
+        reward=tf.TensorSpec([], tf.float32),
+        discount=tf.TensorSpec([], tf.float32),
+    )
+
+    def frame(step_type, number):
+        one = np.array([1], np.int32)
+        value = np.array([number], np.float32)
+        return trajectory.Trajectory(np.array([step_type], np.int32), value, one, (), one, value, value)
+
+    for mode in ("independent", "lockstep"):
+        buffer = MultiAgentReplayBuffer({"a": spec, "b": spec}, OWN, BufferConfig("uniform", 100), mode=mode)
+        for step_type, number in ((0, 0), (1, 1), (2, 2), (0, 3), (1, 4)):
+            buffer.add_batch({"a": frame(step_type, number), "b": frame(step_type, 10 + number)})
+        key = {} if mode == "lockstep" else {"policy": "a"}
+        items, _ = buffer.sample(100, 2, **key)
+        mine = items["a"] if mode == "lockstep" else items
+        assert {tuple(row) for row in mine.observation.numpy().tolist()} == {(0, 1), (1, 2), (3, 4)}
+
+
+# Lockstep
+
+
+def filled_lockstep(make_buffer, **arguments):
+    """FR-080: three agents, of which the third dies at step 2 of 6."""
+    buffer = MultiAgentReplayBuffer(
+        {"a": VALUE, "b": VALUE, "c": VALUE}, lambda agent: agent, make_buffer, mode="lockstep", **arguments
+    )
+    for step in range(6):
+        items = {"a": values(step), "b": values(10 + step), "c": values(20 + step if step <= 2 else POISON)}
+        ends = {"c": np.array([step == 2])} if step <= 2 else {}
+        there = {} if step <= 2 else {"c": np.array([False])}
+        buffer.add_batch(items, end_of_episode=ends or None, present=there or None)
+    return buffer
+
+
+MAKERS = {
+    "uniform": BufferConfig("uniform", 100, seed=1),
+    "prioritized": BufferConfig("prioritized", 100, seed=1),
+    "episodic": functools.partial(EpisodicReplayBuffer, capacity=10, seed=1),
+    "served": TableConfig("moments", VALUE, 100, sequence_length=4, rate_limiter=MinSize(1)),
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("reads", ["sample", "as_dataset"])
+def test_fr_080_dead_agents_are_masked_and_the_dying_step_is_not(kind, reads):
+    with filled_lockstep(MAKERS[kind]) as buffer:
+        items, info = buffer.sample(100, 4) if reads == "sample" else next(iter(buffer.as_dataset(100, 4)))
+        rows = {tuple(row) for row in shown(items, info, "c")}
+        assert rows == {(20, 21, 22, None), (21, 22, None, None), (22, None, None, None)}
+        together = {(tuple(a), tuple(c)) for a, c in zip(shown(items, info, "a"), shown(items, info, "c"), strict=True)}
+        assert together == {
+            ((0, 1, 2, 3), (20, 21, 22, None)),
+            ((1, 2, 3, 4), (21, 22, None, None)),
+            ((2, 3, 4, 5), (22, None, None, None)),
+        }
+        assert {tuple(row) for row in info.times.numpy().tolist()} == {(0, 1, 2, 3), (1, 2, 3, 4), (2, 3, 4, 5)}
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritized", "episodic"])
+def test_a_window_wholly_after_a_death_shows_nothing_of_that_agent(kind):
+    buffer = filled_lockstep(MAKERS[kind])
+    items, info = buffer.sample(200, 2)
+    starts = np.asarray(items["a"]["value"])[:, 0]
+    assert not info.mask["c"].numpy()[starts >= 3].any()
+    assert (starts >= 3).any()
+
+
+def test_o10_a_draw_is_the_same_moments_for_all_agents():
+    buffer = filled_lockstep(MAKERS["uniform"])
+    items, _ = buffer.sample(64)
+    np.testing.assert_array_equal(items["a"]["value"] + 10, items["b"]["value"])
+
+
+def test_whoever_is_born_late_or_again_shows_one_life_in_a_window():
+    """b is born at 1, dies at 2, comes back at 4: a window shows the life of its first frame from the drawn one on."""
+    buffer = MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, OWN, BufferConfig("uniform", 100), mode="lockstep")
+    for step in range(6):
+        items = {"a": values(step)}
+        if step in (1, 2, 4, 5):
+            items["b"] = values(10 + step)
+        buffer.add_batch(items, end_of_episode={"b": np.array([True])} if step == 2 else None)
+    shows = {}
+    for window in (Window(5), Window(3, burn_in=2)):
+        items, info = buffer.sample(200, window=window)
+        for times, row in zip(info.times.numpy(), shown(items, info, "b"), strict=True):
+            if info.mask["a"].numpy().all(axis=1).any() and not (np.diff(times) != 1).any():
+                shows[window.burn_in, int(times[0])] = row
+    none = None
+    assert shows[0, 0] == [none, 11, 12, none, none]
+    assert shows[0, 1] == [11, 12, none, none, none]
+    # Drawn at 3, where b is dead: its next life is shown, and the context of another life is not.
+    assert shows[2, 1] == [none, none, none, 14, 15]
+    assert shows[2, 0] == [none, 11, 12, none, none]
+
+
+def test_the_episode_ends_with_the_last_agent_and_windows_stop_there():
+    buffer = MultiAgentReplayBuffer({"a": ENDING, "b": ENDING}, OWN, BufferConfig("uniform", 100), mode="lockstep")
+    buffer.add_batch({"a": ending(0), "b": ending(10)})
+    buffer.add_batch({"a": ending(1, last=True), "b": ending(11)})
+    buffer.add_batch({"b": ending(12)})
+    buffer.add_batch({"b": ending(13, last=True)})
+    buffer.add_batch({"a": ending(4), "b": ending(14)})
+    buffer.add_batch({"a": ending(5), "b": ending(15)})
+    items, info = buffer.sample(300, 2)
+    pairs = {(tuple(a), tuple(b)) for a, b in zip(shown(items, info, "a"), shown(items, info, "b"), strict=True)}
+    none = None
+    assert pairs == {
+        ((0, 1), (10, 11)),
+        ((1, none), (11, 12)),
+        ((none, none), (12, 13)),
+        ((4, 5), (14, 15)),
+    }
+    # The last moment is only a final observation, which is drawn by itself never.
+    assert 13.0 not in buffer.sample(300)[0]["b"]["value"].numpy()
+
+
+def test_a_reset_that_nobody_told_of_joins_nothing():
+    spec = {**VALUE, "is_first": tf.TensorSpec([], tf.bool)}
+    buffer = MultiAgentReplayBuffer({"a": spec, "b": spec}, OWN, BufferConfig("uniform", 100), mode="lockstep")
+    for step, first in enumerate((True, False, True, False)):
+        flag = np.array([first])
+        buffer.add_batch({"a": {**values(step), "is_first": flag}, "b": {**values(10 + step), "is_first": flag}})
+    items, _ = buffer.sample(100, 2)
+    assert {tuple(row) for row in items["a"]["value"].numpy().tolist()} == {(0, 1), (2, 3)}
+
+
+def test_moments_in_which_nobody_is_there_are_none():
+    buffer = MultiAgentReplayBuffer(
+        {"a": VALUE, "b": VALUE}, OWN, BufferConfig("uniform", 100), mode="lockstep", batch_size=2
+    )
+    buffer.add_batch({"a": values(0, 100), "b": values(10, 110)})
+    there = np.array([True, False])
+    ids = buffer.add_batch({"a": values(1, POISON), "b": values(11, POISON)}, present={"a": there, "b": there})
+    assert ids[0] >= 0
+    assert ids[1] == -1
+    buffer.add_batch({"a": values(2, 101)})
+    items, info = buffer.sample(100, 2)
+    rows = {(tuple(a), tuple(b)) for a, b in zip(shown(items, info, "a"), shown(items, info, "b"), strict=True)}
+    none = None
+    assert rows == {((0, 1), (10, 11)), ((1, 2), (11, none)), ((100, 101), (110, none))}
+
+
+@pytest.mark.parametrize("kind", ["uniform", "episodic"])
+def test_padding_is_masked_for_all_agents(kind):
+    buffer = filled_lockstep(MAKERS[kind])
+    buffer.end_stream()
+    items, info = buffer.sample(200, window=Window(4, short="pad"))
+    rows = {tuple(row) for row in shown(items, info, "a")}
+    assert (5, None, None, None) in rows
+    assert (3, 4, 5, None) in rows
+
+
+def test_whole_episodes_in_lockstep():
+    make = functools.partial(EpisodicReplayBuffer, capacity=10, completed_only=True, seed=1)
+    buffer = filled_lockstep(make)
+    buffer.end_stream()
+    for items, info in (buffer.sample(2), next(iter(buffer.as_dataset(2)))):
+        assert shown(items, info, "c") == [[20, 21, 22, None, None, None]] * 2
+
+
+def test_priorities_in_lockstep_are_of_moments():
+    make = functools.partial(TFPrioritizedReplayBuffer, max_length=100, alpha=1.0, seed=1)
+    buffer = filled_lockstep(make)
+    _, info = buffer.sample(100)
+    assert buffer.update_priorities(info.keys, td_errors=np.ones(100)) == 0
+    # Errors by agent: the mean over the agents that are there. c is not there from step 3 on.
+    items, info = buffer.sample(200, 2)
+    errors = {"a": np.full([200, 2], 3.0), "b": np.full([200, 2], 1.0), "c": np.full([200, 2], 8.0)}
+    buffer.update_priorities_from(info, errors)
+    items, info = buffer.sample(400, 2)
+    starts = items["a"]["value"].numpy()[:, 0].astype(int)
+    chances = dict(zip(starts.tolist(), info.probabilities.numpy().tolist(), strict=True))
+    # 0, 1, 2: (3 + 1 + 8) / 3 = 4; 3 and 4: (3 + 1) / 2 = 2; in sum 16.
+    assert chances == pytest.approx({0: 0.25, 1: 0.25, 2: 0.25, 3: 0.125, 4: 0.125}, rel=1e-4)
+
+
+def test_one_agents_view_takes_n_step_returns():
+    """c, which dies at step 2 with reward 22: rewards 20 + 0.5 * 21, then nothing after its death."""
+    spec = {"value": tf.TensorSpec([], tf.float32), "reward": tf.TensorSpec([], tf.float32)}
+    spec = {**spec, "action": tf.TensorSpec([], tf.int32), "observation": tf.TensorSpec([], tf.float32)}
+    spec = {**spec, "is_last": tf.TensorSpec([], tf.bool), "is_terminal": tf.TensorSpec([], tf.bool)}
+    spec = {**spec, "discount": tf.TensorSpec([], tf.float32), "is_first": tf.TensorSpec([], tf.bool)}
+    del spec["value"]
+    buffer = MultiAgentReplayBuffer(
+        {"a": spec, "c": spec}, lambda agent: agent, BufferConfig("uniform", 99), mode="lockstep"
+    )
+
+    def frame(step, number, last=False):
+        flag = np.array([last])
+        number = np.array([number], np.float32)
+        one = np.array([0 if last else 1], np.float32)
+        first = np.array([step == 0])
+        return {
+            "observation": number,
+            "reward": number,
+            "action": np.array([step], np.int32),
+            "is_last": flag,
+            "is_terminal": flag,
+            "discount": one,
+            "is_first": first,
+        }
+
+    for step in range(5):
+        items = {"a": frame(step, step)}
+        if step <= 2:
+            items["c"] = frame(step, 20 + step, step == 2)
+        buffer.add_batch(items)
+    transform = n_step(2, gamma=0.5)
+    for sample in (buffer.sample(200, 3), next(iter(buffer.as_dataset(200, 3)))):
+        batch, info = transform(*of_agent("c")(*sample))
+        starts = sample[1].times.numpy()[:, 0]
+        real = np.asarray(info.mask).reshape(len(starts), -1).any(axis=1)
+        found = {
+            int(start): (float(reward), float(discount))
+            for start, reward, discount, is_real in zip(
+                starts, np.asarray(batch.reward), np.asarray(batch.discount), real, strict=True
+            )
+            if is_real
+        }
+        # From 0: 20 + 0.5 * 21, into the terminal step. From 1: 21, too. From 2 on nothing is known.
+        assert found == {0: (30.5, 0.0), 1: (21.0, 0.0)}
+
+
+# Both
+
+
+@pytest.mark.parametrize("mode", ["independent", "lockstep"])
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"items": {"z": values(1)}}, "items: there is no agent 'z'; there are 'a', 'b'"),
+        ({"items": values(1)}, "items: there is no agent 'value'"),
+        ({"items": [values(1)]}, "items must be a dict by agent, got list"),
+        ({"items": {"a": values(1), "b": {"value": 1.0}}}, r"agent 'b': field 'value': expected \[1\] float32"),
+        ({"items": {"a": values(1), "b": {"x": [1.0]}}}, "agent 'b': items do not have the structure"),
+        ({"items": {"a": values(1)}, "present": {"a": [1]}}, r"agent 'a': present: expected \[1\] bool"),
+        ({"items": {"a": values(1)}, "present": {"b": [True]}}, "present names 'b', of which items has no frame"),
+        ({"items": {"a": values(1)}, "present": [True]}, "present must be a dict by agent, got list"),
+        ({"items": {"a": values(1)}, "end_of_episode": [True, False]}, r"end_of_episode: expected \[1\] bool"),
+        ({"items": {"a": values(1)}, "end_of_episode": {"a": [0]}}, r"agent 'a': end_of_episode: expected \[1\] bool"),
+        ({"items": {"a": values(1)}, "streams": [0]}, "streams: say which agents are there by present="),
+    ],
+)
+def test_wrong_adds_leave_the_buffer_as_it_was(mode, arguments, text):
+    buffer = MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, OWN, BufferConfig("uniform", 100), mode=mode)
+    buffer.add_batch({"a": values(0), "b": values(10)})
+    with pytest.raises(ValueError, match=text):
+        buffer.add_batch(**arguments)
+    assert buffer.stats().added == (2 if mode == "independent" else 1)
+    ids = buffer.add_batch({"a": values(1), "b": values(11)})
+    assert (ids["a"] if mode == "independent" else ids).tolist() == [1]
+    items, info = buffer.sample(5, 2, **({} if mode == "lockstep" else {"policy": "a"}))
+    assert info.times.numpy().tolist() == [[0, 1]] * 5
+
+
+def test_a_policy_is_refused_in_lockstep_and_unknown_ones_always():
+    buffer = MultiAgentReplayBuffer({"a": VALUE}, {"a": "p"}, BufferConfig("uniform", 100), mode="lockstep")
+    buffer.add_batch({"a": values(0)})
+    for call in (buffer.sample, buffer.as_dataset):
+        with pytest.raises(ValueError, match="policy='p' in lockstep: a draw is of all agents"):
+            call(1, policy="p")
+    with pytest.raises(ValueError, match="policy='p' in lockstep"):
+        buffer.update_priorities([0], [1.0], policy="p")
+    with pytest.raises(ValueError, match="priorities by agent in lockstep"):
+        buffer.add_batch({"a": values(0)}, priorities={"a": [1.0]})
+    buffer = MultiAgentReplayBuffer({"a": VALUE}, {"a": "p"}, BufferConfig("uniform", 100))
+    buffer.add_batch({"a": values(0)})
+    with pytest.raises(ValueError, match="policy: there is no policy 'z'; there are 'p'"):
+        buffer.sample(1, policy="z")
+    with pytest.raises(ValueError, match="num_steps: there is no policy 'z'"):
+        buffer.sample(1, {"z": 2})
+
+
+@pytest.mark.parametrize("mode", ["independent", "lockstep"])
+def test_an_empty_buffer_says_so(mode):
+    buffer = MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, OWN, BufferConfig("uniform", 100), mode=mode)
+    with pytest.raises(EmptyBufferError, match="empty"):
+        buffer.sample(1)
+    buffer.add_batch({"a": values(0)})
+    with pytest.raises(EmptyBufferError, match="no window of 2 frames: 1 episodes, longest 1"):
+        buffer.sample(1, 2, **({} if mode == "lockstep" else {"policy": "a"}))
+
+
+@pytest.mark.parametrize("mode", ["independent", "lockstep"])
+def test_adds_and_draws_inside_a_tf_function(mode):
+    buffer = MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, OWN, BufferConfig("uniform", 100, seed=1), mode=mode)
+
+    @tf.function
+    def step(number, there):
+        ids = buffer.add_batch({"a": {"value": number}, "b": {"value": -number}}, present={"b": there})
+        return ids, buffer.sample(4, **({} if mode == "lockstep" else {"policy": "a"}))
+
+    for number in range(3):
+        ids, (items, info) = step(tf.constant([float(number)]), tf.constant([number == 0]))
+    if mode == "lockstep":
+        assert ids.numpy().tolist() == [2]
+        assert items["a"]["value"].shape == (4,)
+        assert info.mask["b"].shape == (4,)
+    else:
+        assert {agent: each.numpy().tolist() for agent, each in ids.items()} == {"a": [2], "b": [-1]}
+        assert info.times.shape == items["value"].shape == (4,)
+    held = {agent: frames["value"].to_list() for agent, frames in buffer.gather_all().items()}
+    assert held == {"a": [[0, 1, 2]], "b": [[0]]}
+
+
+@pytest.mark.parametrize("mode", ["independent", "lockstep"])
+def test_sequences_are_the_same_as_moments_one_by_one(mode):
+    def one_by_one(buffer):
+        for t in range(5):
+            buffer.add_batch(
+                {"a": ending(t, 100 + t, last=np.array([t == 3, False])), "b": ending(10 + t, 110 + t)},
+                end_of_episode={"b": np.array([t == 3, t == 1])},
+            )
+
+    def at_once(buffer):
+        t = np.arange(5, dtype=np.float32)
+        last = np.stack([t == 3, t == 9])
+        ends = np.stack([t == 3, t == 1])
+        a = {"value": np.stack([t, 100 + t]), "is_last": last}
+        b = {"value": np.stack([10 + t, 110 + t]), "is_last": np.zeros([2, 5], bool)}
+        buffer.add_sequence({"a": a, "b": b}, end_of_episode={"b": ends})
+
+    found = []
+    for add in (one_by_one, at_once):
+        buffer = MultiAgentReplayBuffer(
+            {"a": ENDING, "b": ENDING}, OWN, BufferConfig("uniform", 100, seed=3), mode=mode, batch_size=2
+        )
+        add(buffer)
+        items, info = buffer.sample(300, 2)
+        leaves = [np.asarray(leaf).tolist() for leaf in tf.nest.flatten((items, info))]
+        found.append(leaves)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("mode", ["independent", "lockstep"])
+def test_clear_and_stats(mode):
+    buffer = MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, OWN, BufferConfig("uniform", 4), mode=mode)
+    for number in range(6):
+        buffer.add_batch({"a": values(number), "b": values(number)})
+    buffer.sample(5)
+    stats = buffer.stats()
+    if mode == "independent":
+        assert (stats.frames, stats.capacity, stats.added, stats.evicted, stats.sampled) == (8, 8, 12, 4, 10)
+        assert (buffer.stats("a").frames, buffer.stats("a").sampled) == (4, 5)
+        assert stats.fill_share == 1.0
+    else:
+        assert (stats.frames, stats.capacity, stats.added, stats.evicted, stats.sampled) == (4, 4, 6, 2, 5)
+    buffer.clear()
+    assert len(buffer) == 0
+    assert buffer.stats().added == 0
+    buffer.add_batch({"a": values(9), "b": values(9)})
+    items, info = buffer.sample(3, **({} if mode == "lockstep" else {"policy": "a"}))
+    # Moments are not counted anew.
+    assert info.times.numpy().tolist() == [6] * 3
+    buffer.close()
+    with pytest.raises(ValueError, match="closed"):
+        buffer.add_batch({"a": values(9)})
+    assert items is not None
+
+
+# Served
+
+
+def test_a_table_for_each_policy_with_its_own_limiter():
+    tables = {
+        "p": TableConfig("wolves", VALUE, 50, sequence_length=2, rate_limiter=MinSize(1)),
+        "q": TableConfig("sheep", VALUE, 50, rate_limiter=MinSize(3)),
+    }
+    with MultiAgentReplayBuffer({"a": VALUE, "b": VALUE, "c": VALUE}, {"a": "p", "b": "p", "c": "q"}, tables) as buffer:
+        for turn in range(6):
+            agent = "abc"[turn % 3]
+            buffer.add_batch({agent: values(turn)})
+        items, info = buffer.sample(50, 2, policy="p")
+        rows = {tuple(row) for row in items["value"].numpy().tolist()}
+        assert rows == {(0, 3), (1, 4)}
+        pairs = set(zip(info.agents.numpy().tolist(), items["value"].numpy()[:, 0].tolist(), strict=True))
+        assert pairs == {(0, 0), (1, 1)}
+        assert {tuple(row) for row in info.times.numpy().tolist()} == {(0, 3), (1, 4)}
+        assert buffer.capacity_of("q") == 50
+        assert "1 of 3" in buffer.buffer_of("q").why_not_ready() or "2 of 3" in buffer.buffer_of("q").why_not_ready()
+        buffer.add_batch({"c": values(6)})
+        assert set(buffer.sample(20, policy="q")[0]["value"].numpy().tolist()) == {2, 5, 6}
+
+
+def test_one_table_config_makes_a_table_for_each_policy():
+    table = TableConfig("replay", VALUE, 30)
+    with MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, OWN, table, shards=3) as buffer:
+        assert [buffer.buffer_of(policy).table_name for policy in buffer.policies] == ["replay_a", "replay_b"]
+        assert buffer.capacity_of("a") == 10
+        assert buffer.capacity_unit == "items"
