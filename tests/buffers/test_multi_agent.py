@@ -1,4 +1,4 @@
-"""Many agents: what is stored of whom, what a sample of a policy or of all shows, and what is refused. Literal numbers."""
+"""Many agents: what is stored of whom, what a sample of a policy or of all shows, what is refused. Literal numbers."""
 
 from __future__ import annotations
 
