@@ -22,7 +22,7 @@ _MAX_ZOMBIES = 10
 _ASPECT = np.array([1280 / 720, 1.0])
 
 
-class NearestZombies(BaseParallelWrapper):  # type: ignore[misc, unused-ignore]
+class NearestZombies(BaseParallelWrapper):
     """An agent observes itself and the zombies next to it, as seen from where it looks, instead of all that there is.
 
     Observations are float32 `[5 + 3 * count]`: place (2) and direction (2) of the agent, the share of zombies that are
