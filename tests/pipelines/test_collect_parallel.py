@@ -405,6 +405,18 @@ def test_of_agent_gives_the_same_transitions_in_lockstep():
     assert steps_of(view["c"]) == [(100, 0.5 + 0.5 * 1.5, 0.0, None, 2), (101, 1.5, 0.0, None, 1)]
 
 
+def test_of_agent_has_no_transition_where_the_agent_is_absent_when_the_window_begins():
+    buffer = filled({"a": (0, 5, CUT), "b": (0, 1, DIED), "c": (3, 1, DIED)}, 6, "lockstep")
+    drawn = in_order(buffer, window=Window(3, short="pad"))
+    view = {agent: [n_step(2, 0.5)(*of_agent(agent)(*each)) for each in drawn] for agent in "bc"}
+    assert [bool(info.mask) for _, info in view["b"]] == [True, False, False, False, False]
+    assert [bool(info.mask) for _, info in view["c"]] == [False, False, False, True, False]
+    assert [float(info.weights) for _, info in view["c"]] == [0.0, 0.0, 0.0, 1.0, 0.0]
+    assert steps_of(view["b"]) == [(100, 0.5, 0.0, None, 1)]
+    assert steps_of(view["c"]) == [(203, 3.5, 0.0, None, 1)]
+    assert [int(info.times) for _, info in view["c"]] == [0, 1, 2, 3, 4]
+
+
 def test_a_new_collector_begins_new_lives_in_a_buffer_that_another_left_in_the_middle():
     for mode in ("independent", "lockstep"):
         environment = Scripted({"a": (0, 9, CUT), "c": (0, 9, CUT)})
