@@ -16,6 +16,7 @@ from .nests import Array, Nest
 # Bits of `JointFrame.codes`.
 PRESENT = 1
 LAST_OF_LIFE = 2
+FIRST_OF_LIFE = 4
 
 
 class AgentFrame(NamedTuple):
@@ -41,8 +42,8 @@ class JointFrame(NamedTuple):
 
     Attributes:
       frames: by agent its nest; zeros where it is absent.
-      codes: uint8 `[agents]`, in the order of `frames`' keys as they were given: `PRESENT`, and `LAST_OF_LIFE` on the
-        frame with which an agent's episode ends.
+      codes: uint8 `[agents]`, in the order in which the agents were given: `PRESENT`, `LAST_OF_LIFE` on the frame with
+        which an agent's life ends, and `FIRST_OF_LIFE` on one with which another begins where no frame ended the last.
       time: int64, as in `AgentFrame`.
       is_last: bool, the moment ends the environment's episode; `()` where the agents' specs do not tell ends.
 
@@ -102,21 +103,27 @@ def life_mask(codes: Array, mask: Array, drawn: int) -> Array:
     [False, False, False, True]
     """
     present = (codes & PRESENT).astype(bool) & mask[..., None]
-    ends = present & (codes & LAST_OF_LIFE).astype(bool)
-    if codes.shape[1] == 1 or not ends[:, :-1].any():
+    if codes.shape[1] == 1 or (not drawn and not (codes & (LAST_OF_LIFE | FIRST_OF_LIFE)).any()):
         return present
-    life = np.cumsum(ends, axis=1) - ends
-    shown = np.where(present[:, drawn:], life[:, drawn:], codes.shape[1]).min(axis=1, keepdims=True)
+    ends = present & (codes & LAST_OF_LIFE).astype(bool)
+    begins = present & (codes & FIRST_OF_LIFE).astype(bool)
+    life = np.cumsum(ends, axis=1) - ends + np.cumsum(begins, axis=1)
+    # No life has a number so high: where an agent has no frame nothing is shown.
+    shown = np.where(present[:, drawn:], life[:, drawn:], 2 * codes.shape[1] + 1).min(axis=1, keepdims=True)
     return np.asarray(present & (life == shown))
 
 
 def life_mask_in_graph(codes: tf.Tensor, mask: tf.Tensor, drawn: int) -> tf.Tensor:
     """`life_mask` as graph ops."""
-    present = tf.cast(tf.bitwise.bitwise_and(codes, tf.constant(PRESENT, tf.uint8)), tf.bool) & mask[..., None]
-    length = tf.shape(codes)[1] if codes.shape[1] is None else codes.shape[1]
+
+    def has(code: int) -> tf.Tensor:
+        return tf.cast(tf.bitwise.bitwise_and(codes, tf.constant(code, tf.uint8)), tf.bool)
+
+    present = has(PRESENT) & mask[..., None]
     if codes.shape[1] == 1:
         return present
-    ends = present & tf.cast(tf.bitwise.bitwise_and(codes, tf.constant(LAST_OF_LIFE, tf.uint8)), tf.bool)
-    life = tf.cumsum(tf.cast(ends, tf.int32), axis=1, exclusive=True)
-    shown = tf.reduce_min(tf.where(present, life, length)[:, drawn:], axis=1, keepdims=True)
+    ends, begins = (tf.cast(present & has(code), tf.int32) for code in (LAST_OF_LIFE, FIRST_OF_LIFE))
+    life = tf.cumsum(ends, axis=1, exclusive=True) + tf.cumsum(begins, axis=1)
+    none = tf.fill(tf.shape(life), 2 * tf.shape(codes)[1] + 1)
+    shown = tf.reduce_min(tf.where(present, life, none)[:, drawn:], axis=1, keepdims=True)
     return present & tf.equal(life, shown)

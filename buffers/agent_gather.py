@@ -37,18 +37,19 @@ def frames_of_streams(gathered: AgentFrame, streams: Sequence[Array]) -> list[Ne
     return found
 
 
-def frames_of_agents(gathered: JointFrame) -> dict[str, Nest]:
+def frames_of_agents(gathered: JointFrame, agents: Sequence[str]) -> dict[str, Nest]:
     """By agent its frames, oldest first, without the moments in which it was absent.
 
     Args:
       gathered: what a buffer's `gather_all` gave: leaves `[R, T, ...]`, ragged or not.
+      agents: in the order of the codes.
 
     Returns:
       Leaves ragged `[R, T, ...]`.
 
     >>> codes = tf.constant([[[1, 1], [1, 0]]], tf.uint8)
     >>> joint = JointFrame({"a": tf.constant([[10, 11]]), "b": tf.constant([[20, 0]])}, codes, tf.constant([[0, 1]]))
-    >>> {agent: rows.to_list() for agent, rows in frames_of_agents(joint).items()}
+    >>> {agent: rows.to_list() for agent, rows in frames_of_agents(joint, ["a", "b"]).items()}
     {'a': [[10, 11]], 'b': [[20]]}
     """
     flat = tf.nest.map_structure(_flat, gathered)
@@ -59,12 +60,12 @@ def frames_of_agents(gathered: JointFrame) -> dict[str, Nest]:
         num_rows, length = gathered.codes.shape[:2]
         row = np.repeat(np.arange(num_rows), length)
     found = {}
-    for index, (agent, frames) in enumerate(gathered.frames.items()):
+    for index, agent in enumerate(agents):
         mine = np.flatnonzero(flat.codes.numpy()[:, index] & PRESENT)
         lengths = np.bincount(row[mine], minlength=num_rows)
         found[agent] = tf.nest.map_structure(
-            lambda leaf: _ragged(_flat(leaf), mine, lengths),  # noqa: B023
-            frames,
+            lambda leaf: _ragged(leaf, mine, lengths),  # noqa: B023
+            flat.frames[agent],
         )
     return found
 

@@ -36,6 +36,7 @@ class AgentAdd(NamedTuple):
 
     Attributes:
       rows: by agent, in the order of the agents, those that are present anywhere.
+      ended: by agent int64 `[m]`, environments in which it is absent and its life is over.
       ends: bool `[B]`, environments that end for all of their agents; None: none.
       num_steps: `T` of a sequence; None: one moment.
       as_tensors: whether the items are tensors, and ids are to be.
@@ -43,6 +44,7 @@ class AgentAdd(NamedTuple):
     """
 
     rows: dict[str, AgentRows]
+    ended: dict[str, Array]
     ends: Array | None
     num_steps: int | None
     as_tensors: bool = False
@@ -86,20 +88,28 @@ class AgentChecker:
         ends = None
         if end_of_episode is not None and not isinstance(end_of_episode, Mapping):
             ends = as_flags("end_of_episode", end_of_episode, (self._batch_size,))
-        rows, as_tensors = {}, False
+        by_agent: Mapping[str, Any] = end_of_episode if isinstance(end_of_episode, Mapping) else {}
+        rows: dict[str, AgentRows] = {}
+        ended: dict[str, Array] = {}
+        as_tensors = False
         for agent, checker in self._checkers.items():
-            if agent not in items:
-                continue
             try:
-                given = self._known.specs[agent].flatten(items[agent])
-                as_tensors = isinstance(given[0], tf.Tensor)
-                leaves = checker.check_leaves(given)
-                rows[agent] = self._rows(agent, leaves, ends, end_of_episode, priorities, present)
+                told = by_agent.get(agent)
+                flags = ends if told is None else as_flags("end_of_episode", told, (self._batch_size,))
+                there = self._everywhere[:0]
+                if agent in items:
+                    given = self._known.specs[agent].flatten(items[agent])
+                    as_tensors = isinstance(given[0], tf.Tensor)
+                    rows[agent] = self._rows(checker, given, flags, _of(priorities, agent), _of(present, agent))
+                    there = rows[agent].environments
+                if told is not None:
+                    ended[agent] = np.setdiff1d(np.flatnonzero(flags), there, assume_unique=True)
             except ValueError as error:
                 raise ValueError(f"agent {agent!r}: {error}") from error
-        there = {agent: each for agent, each in rows.items() if len(each.environments)}
-        everywhere = all(len(each.environments) == self._batch_size for each in there.values())
-        return AgentAdd(there, ends, None, as_tensors, everywhere)
+        rows = {agent: each for agent, each in rows.items() if len(each.environments)}
+        ended = {agent: each for agent, each in ended.items() if len(each)}
+        everywhere = all(len(each.environments) == self._batch_size for each in rows.values())
+        return AgentAdd(rows, ended, ends, None, as_tensors, everywhere)
 
     def _plain_moment(self, items: Any) -> AgentAdd:
         """`moment` without anything but items, which most are."""
@@ -112,7 +122,7 @@ class AgentChecker:
                     rows[agent] = AgentRows(check_leaves(given), self._everywhere, None, None)
                 except ValueError as error:
                     raise ValueError(f"agent {agent!r}: {error}") from error
-        return AgentAdd(rows, None, None, as_tensors, True)
+        return AgentAdd(rows, {}, None, None, as_tensors, True)
 
     def sequence(self, items: Any, end_of_episode: Any, priorities: Any) -> AgentAdd:
         """`T` moments in which each agent that is named is present in all environments, leaves `[B, T, ...]`.
@@ -144,9 +154,9 @@ class AgentChecker:
                 rows[agent] = AgentRows(leaves, self._everywhere, ends, checked)
             except ValueError as error:
                 raise ValueError(f"agent {agent!r}: {error}") from error
-        return AgentAdd(rows, None, num_steps or 0, as_tensors, True)
+        return AgentAdd(rows, {}, None, num_steps or 0, as_tensors, True)
 
-    def trace(self, items: Any) -> None:
+    def trace(self, items: Any, *, sequence: bool) -> None:
         """Checks inside a `tf.function` what tracing knows: structure, dtypes and static shapes.
 
         Raises:
@@ -155,28 +165,29 @@ class AgentChecker:
         self._check_dicts(items, None, None, None)
         for agent in items:
             try:
-                self._checkers[agent].trace(items[agent], num_rows=self._batch_size)
+                self._checkers[agent].trace(items[agent], num_rows=self._batch_size, sequence=sequence)
             except ValueError as error:
                 raise ValueError(f"agent {agent!r}: {error}") from error
 
     def _rows(
-        self, agent: str, leaves: list[Array], ends: Array | None, end_of_episode: Any, priorities: Any, present: Any
+        self, checker: ItemChecker, given: list[Any], ends: Array | None, priorities: Any, present: Any
     ) -> AgentRows:
         shape = (self._batch_size,)
-        told = end_of_episode.get(agent) if isinstance(end_of_episode, Mapping) else ends
-        flags = None if told is None else as_flags("end_of_episode", told, shape)
-        given = None if priorities is None else priorities.get(agent)
-        there = None if present is None else present.get(agent)
-        if there is None:
-            checked = None if given is None else check_priorities(given, None, shape)
-            return AgentRows(leaves, self._everywhere, flags, checked)
-        # Of absent rows nothing is looked at but their shape.
-        rows = np.flatnonzero(as_flags("present", there, shape))
+        if present is None:
+            checked = None if priorities is None else check_priorities(priorities, None, shape)
+            return AgentRows(checker.check_leaves(given), self._everywhere, ends, checked)
+        rows = np.flatnonzero(as_flags("present", present, shape))
+        # Of absent rows nothing is looked at: they may hold what no check would let through.
+        arrays = [leaf.numpy() if isinstance(leaf, tf.Tensor | tf.Variable) else leaf for leaf in given]
+        if all(isinstance(leaf, np.ndarray) and leaf.shape[:1] == shape for leaf in arrays):
+            leaves = checker.check_leaves([leaf[rows] for leaf in arrays], len(rows))
+        else:
+            leaves = [leaf[rows] for leaf in checker.check_leaves(arrays)]
         checked = None
-        if given is not None:
-            raw = np.asarray(given)
+        if priorities is not None:
+            raw = np.asarray(priorities)
             checked = check_priorities(raw[rows] if raw.shape == shape else raw, None, rows.shape)
-        return AgentRows([leaf[rows] for leaf in leaves], rows, None if flags is None else flags[rows], checked)
+        return AgentRows(leaves, rows, None if ends is None else ends[rows], checked)
 
     def _check_dicts(self, items: Any, end_of_episode: Any, priorities: Any, present: Any) -> None:
         if not isinstance(items, Mapping):
@@ -191,7 +202,8 @@ class AgentChecker:
             if isinstance(value, Mapping):
                 self._known.check_agents(name, value)
                 without = [agent for agent in value if agent not in items]
-                if without:
+                # Whose life is over needs no frame.
+                if without and name != "end_of_episode":
                     raise ValueError(f"{name} names {without[0]!r}, of which items has no frame.")
         if priorities is not None:
             self._check_whole_policies(items, priorities)
@@ -205,3 +217,7 @@ class AgentChecker:
                     f"priorities names {agent!r} and not {without[0]!r}, which shares its policy {policy!r}: give "
                     "those of both, or of none."
                 )
+
+
+def _of(by_agent: Mapping[str, Any] | None, agent: str) -> Any:
+    return None if by_agent is None else by_agent.get(agent)

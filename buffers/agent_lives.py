@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .agent_frames import LAST_OF_LIFE, PRESENT
+from .agent_frames import FIRST_OF_LIFE, LAST_OF_LIFE, PRESENT
 from .nests import Array
 
 
@@ -19,6 +19,7 @@ class Moment(NamedTuple):
       ends: bool `[B]`, the moment is the last of its environment's episode.
       final: bool `[B]`, it is that, and the frame of each agent present is only a final observation.
       alive: bool `[agents, B]`, who lives on: for `commit`.
+      parted: bool `[agents, B]`, whose next frame does not go on with the one before, which did not end its life.
     """
 
     codes: Array
@@ -26,12 +27,14 @@ class Moment(NamedTuple):
     ends: Array
     final: Array
     alive: Array
+    parted: Array
 
 
 class AgentLives:
-    """Follows the lives of agents. A life ends by the agent's own last frame, or with the environment's episode.
+    """Follows the lives of agents.
 
-    The environment's episode ends where it is told to, or when all agents that have lived in it have died.
+    A life ends by the agent's own last frame, with the environment's episode, or because somebody says so. The
+    environment's episode ends where it is told to, or when all agents that have lived in it have died.
 
     Args:
       num_agents: agents.
@@ -47,7 +50,20 @@ class AgentLives:
     """
 
     def __init__(self, num_agents: int, batch_size: int) -> None:
+        # Arrays are replaced, never changed.
         self._alive = np.zeros((num_agents, batch_size), bool)
+        self._parted = np.zeros((num_agents, batch_size), bool)
+        self._is_quiet = True
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no agent is parted from its last frame."""
+        return self._is_quiet
+
+    @property
+    def alive(self) -> Array:
+        """Who is alive, bool `[agents, B]`."""
+        return self._alive
 
     def step(self, present: Array, begins: Array, ends: Array, final: Array, env_ends: Array) -> Moment:
         """What this moment is; the first four are bool `[agents, B]`, `env_ends` bool `[B]`. `commit` says that it was.
@@ -59,34 +75,44 @@ class AgentLives:
           final: whose frame is only a final observation.
           env_ends: environments that end for all.
         """
-        # A life that begins while it goes on: nobody told of the reset.
-        restarted = (begins & present & self._alive).any(axis=0)
+        begins = begins & present
+        # All begin, and some of them were alive: nobody told of the reset.
+        restarted = (begins & self._alive).any(axis=0) & ~(present & ~begins).any(axis=0)
         alive = (self._alive & ~restarted) | present
+        first = present & ((begins & self._alive) | self._parted) & ~restarted
         ended = present & ends
         alive &= ~ended
         over = env_ends | (ended.any(axis=0) & ~alive.any(axis=0))
         all_final = present.any(axis=0) & ~(present & ~final).any(axis=0)
         alive[:, over] = False
-        codes = (PRESENT * present + LAST_OF_LIFE * ended).astype(np.uint8).T
-        return Moment(np.ascontiguousarray(codes), restarted, over, over & all_final, alive)
-
-    @property
-    def alive(self) -> Array:
-        """Who is alive, bool `[agents, B]`."""
-        return self._alive
+        parted = self._parted & ~present & ~over & ~restarted
+        codes = (PRESENT * present + LAST_OF_LIFE * ended + FIRST_OF_LIFE * first).astype(np.uint8).T
+        return Moment(np.ascontiguousarray(codes), restarted, over, over & all_final, alive, parted)
 
     def copy(self) -> AgentLives:
         """Another that goes on from here."""
         other = AgentLives(*self._alive.shape)
-        other._alive = self._alive
+        other._alive, other._parted, other._is_quiet = self._alive, self._parted, self._is_quiet
         return other
 
     def commit(self, moment: Moment) -> None:
         """The moment was stored."""
-        self._alive = moment.alive
+        self._alive, self._parted = moment.alive, moment.parted
+        if not self._is_quiet:
+            self._is_quiet = not moment.parted.any()
 
-    def end(self, environments: Array | slice, agent: int | None = None) -> None:
-        """Lives of these environments end; of one agent only, where it is named."""
-        alive = self._alive.copy()
-        alive[slice(None) if agent is None else agent, environments] = False
-        self._alive = alive
+    def end_environments(self, environments: Array) -> None:
+        """The episodes of these environments, int64 `[n]`, are over, and with them all lives."""
+        alive, parted = self._alive.copy(), self._parted.copy()
+        alive[:, environments] = parted[:, environments] = False
+        self._alive, self._parted = alive, parted
+
+    def end_lives(self, agent: int, environments: Array) -> Array:
+        """The agent's lives in these environments are over; gives those, int64 `[m]`, whose episode is by that."""
+        alive, parted = self._alive.copy(), self._parted.copy()
+        ending = environments[alive[agent, environments]]
+        alive[agent, ending] = False
+        parted[agent, ending] = True
+        self._is_quiet = False
+        self._alive, self._parted = alive, parted
+        return ending[~alive[:, ending].any(axis=0)]

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from .agent_frames import AgentFrame
+from .agent_frames import AgentFrame, JointFrame
 from .nests import Array, Nest
 from .spec import DataSpec
 
@@ -84,7 +84,8 @@ class EpisodeRule:
         self._loose_now: str | None = None
         self._loose_joined: str | None = None
         self._expects_windows = False
-        if not self.told_by_items:
+        # Of a moment of many agents whoever writes it tells the ends.
+        if not self.told_by_items and not isinstance(spec.nest, JointFrame):
             self._warn_of_overlooked_ends()
             found = [self._flag_field(name) for name in _LOOSE_FLAGS]
             self._loose_flags = [index for index in found if index is not None]
@@ -151,7 +152,7 @@ class EpisodeRule:
             flags = self._flag(leaves, index)
             if not flags.any():
                 continue
-            path = self._spec.fields[index].path
+            path = self._shown_path(index)
             if flags.ndim == 2 and flags[:, :-1].any():
                 joined = path
             if flags.ndim == 1 or flags[:, -1].any():
@@ -197,15 +198,21 @@ class EpisodeRule:
                 return index
         return None
 
+    def _shown_path(self, index: int) -> str:
+        """A field's path as the caller knows it."""
+        path = self._spec.fields[index].path
+        return path.removeprefix("frame/") if isinstance(self._spec.nest, AgentFrame) else path
+
     def _flag(self, leaves: Sequence[Array], index: int) -> Array:
         """The field's numbers, `[B]` or `[B, T]`, without the axis of one that some specs give them."""
         return leaves[index][..., 0] if self._spec.fields[index].shape else leaves[index]
 
     def _warn_of_overlooked_ends(self) -> None:
-        for field in self._spec.fields:
+        for index, field in enumerate(self._spec.fields):
             if field.path.split("/")[-1] in ("step_type", "is_last"):
                 warnings.warn(
-                    f"data_spec has the field {field.path!r}, but ends of episodes are read from a top-level "
+                    f"data_spec has the field {self._shown_path(index)!r}, but ends of episodes are read from a "
+                    "top-level "
                     "'step_type' or 'is_last' of one number a frame only: without end_of_episode_fn, or end_of_episode "
                     "at each add, windows run on from one episode into the next.",
                     UserWarning,

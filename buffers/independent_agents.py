@@ -68,14 +68,20 @@ class IndependentAgents:
         ids: dict[str, Array] = {}
         with self._lock:
             times = self._times if add.num_steps is None else self._times[:, None] + np.arange(add.num_steps)
-            if add.is_everywhere and self._alone:
-                for agent, rows in add.rows.items():
-                    ids[agent] = self._add_alone(agent, rows, times, add.num_steps)
-            else:
-                for policy in self._known.policies:
-                    parts = {agent: add.rows[agent] for agent in self._known.agents_of(policy) if agent in add.rows}
-                    if parts:
-                        ids.update(self._add_of(policy, parts, times, add.num_steps))
+            try:
+                if add.is_everywhere and self._alone:
+                    for agent, rows in add.rows.items():
+                        ids[agent] = self._add_alone(agent, rows, times, add.num_steps)
+                else:
+                    for policy in self._known.policies:
+                        parts = {agent: add.rows[agent] for agent in self._known.agents_of(policy) if agent in add.rows}
+                        if parts:
+                            ids.update(self._add_of(policy, parts, times, add.num_steps))
+            except BaseException:
+                # What other policies have stored stays, and its moment must not come again.
+                if ids:
+                    self._note(add)
+                raise
             self._note(add)
         return ids
 
@@ -98,6 +104,8 @@ class IndependentAgents:
             for agent, each in add.rows.items():
                 self._open[agent] = self._open[agent].copy()
                 self._open[agent][each.environments] = True
+        for agent, environments in add.ended.items():
+            self._end(agent, self._streams[agent][environments])
         if add.ends is not None:
             self._end_absent(add, add.ends)
 

@@ -54,7 +54,8 @@ class LockstepAgents:
         none = np.zeros(batch_size, bool)
         codes = np.full((batch_size, len(known.agents)), PRESENT, np.uint8)
         # A moment in which all are alive and nothing happens.
-        self._quiet = Moment(codes, none, none, none, np.ones((len(known.agents), batch_size), bool))
+        all_alive = np.ones((len(known.agents), batch_size), bool)
+        self._quiet = Moment(codes, none, none, none, all_alive, ~all_alive)
         self._real: tf.Tensor | None = None
         # What stands in the rows of agents that are absent everywhere, by the number of rows and of steps.
         self._absent: dict[tuple[str, tuple[int, ...]], list[Array]] = {}
@@ -69,7 +70,7 @@ class LockstepAgents:
         outer = (self._batch_size,) if add.num_steps is None else (self._batch_size, add.num_steps)
         num_moments = 1 if add.num_steps is None else add.num_steps
         with self._lock:
-            if add.is_everywhere and add.rows and num_moments:
+            if add.is_everywhere and add.rows and num_moments and not add.ended:
                 ids = self._store(add, self._everywhere, outer, priorities)
                 self._times += num_moments
                 return ids
@@ -79,29 +80,30 @@ class LockstepAgents:
             if len(environments) and num_moments:
                 ids[environments] = self._store(add, environments, outer, priorities)
                 self._times[environments] += num_moments
+            for agent, ended in add.ended.items():
+                self._end_lives(agent, ended)
             if add.ends is not None:
-                for b in np.flatnonzero(add.ends & ~there).tolist():
-                    self._end(b)
+                self._end(np.flatnonzero(add.ends & ~there))
         return ids
 
     def end_stream(self, environment: int | None, agent: str | None) -> None:
         """The episode of an environment (None: of all) ends; or only the life of one agent in it."""
+        chosen = self._everywhere if environment is None else self._everywhere[environment : environment + 1]
         with self._lock:
             if agent is None:
-                self._end(environment)
+                self._end(chosen)
             else:
-                chosen = slice(None) if environment is None else slice(environment, environment + 1)
-                self._lives.end(chosen, self._known.agents.index(agent))
+                self._end_lives(agent, chosen)
 
     def clear(self) -> None:
         """The buffer is empty, and moments are counted on."""
         with self._lock:
             self._buffer.clear()
-            self._lives.end(slice(None))
+            self._lives.end_environments(self._everywhere)
 
     def gather_all(self) -> dict[str, Nest]:
         """By agent every frame held of it, oldest first, ragged leaves: rows are those of the buffer's own."""
-        return frames_of_agents(self._buffer.gather_all())
+        return frames_of_agents(self._buffer.gather_all(), self._known.agents)
 
     def errors_of_rows(self, info: BufferInfo, td_errors: Any, eta: float, burn_in: int) -> tf.Tensor:
         """One absolute error a window, float `[B]`: the mean over the agents that have a frame in it.
@@ -226,7 +228,7 @@ class LockstepAgents:
 
     def _is_quiet(self, add: AgentAdd, marks: Mapping[str, EpisodeMarks]) -> bool:
         """Whether this is one moment, all agents are there, and none is born or dies: what most adds are."""
-        if add.num_steps is not None or add.ends is not None or not add.is_everywhere:
+        if add.num_steps is not None or add.ends is not None or not add.is_everywhere or not self._lives.is_quiet:
             return False
         if len(add.rows) < len(self._known.agents):
             return False
@@ -253,7 +255,7 @@ class LockstepAgents:
             steps.append(lives.step(present[..., t], begins[..., t], ends[..., t], final[..., t], none))
             lives.commit(steps[-1])
         codes, restarted, over, all_final = (np.stack([step[index] for step in steps], axis=1) for index in range(4))
-        return Moment(codes, restarted, over, all_final, lives.alive)
+        return Moment(codes, restarted, over, all_final, *steps[-1][4:])
 
     def _zeros(self, agent: str, outer: tuple[int, ...]) -> list[Array]:
         zeros = self._absent.get((agent, outer))
@@ -264,9 +266,15 @@ class LockstepAgents:
             self._absent[agent, outer] = zeros
         return zeros
 
-    def _end(self, environment: int | None) -> None:
-        self._buffer.end_stream(environment)
-        self._lives.end(slice(None) if environment is None else slice(environment, environment + 1))
+    def _end_lives(self, agent: str, environments: Array) -> None:
+        """The agent's lives in these environments, int64 `[n]`, are over, and with the last one an episode."""
+        self._end(self._lives.end_lives(self._known.agents.index(agent), environments))
+
+    def _end(self, environments: Array) -> None:
+        """The episodes of these environments, int64 `[n]`, are over."""
+        for b in environments.tolist():
+            self._buffer.end_stream(b)
+        self._lives.end_environments(environments)
 
 
 def _told_by_spec(rules: Mapping[str, EpisodeRule]) -> bool:

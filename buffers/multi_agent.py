@@ -238,7 +238,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         if streams is not None:
             raise ValueError("streams: say which agents are there by present={agent: bool [B]}.")
         if not tf.executing_eagerly():
-            return self._add_in_graph(items, end_of_episode, priorities, present)
+            return self._add_in_graph(items, end_of_episode, priorities, present, sequence=False)
         self._check_open()
         if self._lockstep is not None:
             given = self._joint_priorities(priorities, (self._batch_size,))
@@ -263,12 +263,12 @@ class MultiAgentReplayBuffer(ReplayBuffer):
           As `add_batch`, `[B, T]`.
 
         Raises:
-          ValueError: as `add_batch`; also where agents disagree about `T`, or it is called inside a `tf.function`.
+          ValueError: as `add_batch`; also where agents disagree about `T`.
         """
         if streams is not None:
             raise ValueError("streams: add_sequence is of all environments; add moments by add_batch(present=...).")
         if not tf.executing_eagerly():
-            raise ValueError("add_sequence of many agents inside a tf.function: call it eagerly, or add_batch.")
+            return self._add_in_graph(items, end_of_episode, priorities, None, sequence=True)
         self._check_open()
         if self._lockstep is not None:
             add = self._checker.sequence(items, end_of_episode, None)
@@ -604,16 +604,16 @@ class MultiAgentReplayBuffer(ReplayBuffer):
 
     def _by_agent(self, items: Mapping[str, Any], add: AgentAdd, ids: dict[str, Array]) -> dict[str, Ids]:
         if len(ids) < len(items):
-            none = np.full(self._batch_size, -1)
+            none = np.full(self._batch_size if add.num_steps is None else (self._batch_size, add.num_steps), -1)
             ids = {agent: ids.get(agent, none) for agent in items}
         return {agent: tf.constant(each) for agent, each in ids.items()} if add.as_tensors else ids
 
     @tf.autograph.experimental.do_not_convert
-    def _add_in_graph(self, items: Items, end_of_episode: Any, priorities: Any, present: Any) -> Any:
-        self._checker.trace(items)
+    def _add_in_graph(self, items: Items, end_of_episode: Any, priorities: Any, present: Any, *, sequence: bool) -> Any:
+        self._checker.trace(items, sequence=sequence)
         structure = (items, end_of_episode, priorities, present)
-        given = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(structure) if leaf is not None]
         # None stands for itself in a nest.
+        given = [leaf for leaf in tf.nest.flatten(structure) if leaf is not None]
         places = [leaf is not None for leaf in tf.nest.flatten(structure)]
         agents = () if self._lockstep is not None else tuple(items)
 
@@ -621,15 +621,16 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             left = iter(arrays)
             leaves = [next(left) if is_there else None for is_there in places]
             items, ends, priorities, present = tf.nest.pack_sequence_as(structure, leaves)
-            ids = buffer.add_batch(items, end_of_episode=ends, priorities=priorities, present=present)
+            if sequence:
+                ids = buffer.add_sequence(items, end_of_episode=ends, priorities=priorities)
+            else:
+                ids = buffer.add_batch(items, end_of_episode=ends, priorities=priorities, present=present)
             return np.stack([ids[agent] for agent in agents]) if agents else np.asarray(ids)
 
-        ids = call_weakly(self, write, given, tf.int64)
-        if not agents:
-            ids.set_shape([self._batch_size])
-            return ids
-        ids.set_shape([len(agents), self._batch_size])
-        return dict(zip(agents, tf.unstack(ids), strict=True))
+        ids = call_weakly(self, write, [tf.convert_to_tensor(leaf) for leaf in given], tf.int64)
+        inner = [self._batch_size, None] if sequence else [self._batch_size]
+        ids.set_shape([len(agents), *inner] if agents else inner)
+        return dict(zip(agents, tf.unstack(ids), strict=True)) if agents else ids
 
     def _check_open(self) -> None:
         if self._closed:

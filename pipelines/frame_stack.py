@@ -97,7 +97,8 @@ def stack_frames(
         stacked = map_subtrees(stacker.all_stacks, items, paths, lambda leaf: leaf[:, k - 1 :])
         if NEXT_OBSERVATION in given:
             stacked = _with_next_stacks(stacked, paths)
-        return stacked, info._replace(ids=info.ids[:, k - 1 :], mask=info.mask[:, k - 1 :])
+        times = info.times if isinstance(info.times, tuple) else info.times[:, k - 1 :]
+        return stacked, info._replace(ids=info.ids[:, k - 1 :], mask=info.mask[:, k - 1 :], times=times)
 
     return on_windows("stack_frames", transform)
 

@@ -166,9 +166,12 @@ def _with_drawn_frame_first(info: BufferInfo, called: str) -> BufferInfo:
         f"{called} takes windows without burn_in, and these begin before the drawn frame: draw them without burn_in, "
         "or stack_frames first, which uses it up."
     )
-    check = tf.debugging.Assert(tf.reduce_all(info.mask[:, 0]) & ~further_back, [message])
+    # A frame with an id that is no padding is one at which the agent of an `of_agent` view was absent.
+    padded = ~info.mask[:, 0] & (info.ids[:, 0] < 0)
+    check = tf.debugging.Assert(~tf.reduce_any(padded) & ~further_back, [message])
     with tf.control_dependencies([] if check is None else [check]):
-        return info._replace(mask=tf.identity(info.mask))
+        # Where the agent was absent no step begins, so nothing of the window counts.
+        return info._replace(mask=info.mask & info.mask[:, :1])
 
 
 def _from_drawn(flow: Flow, stack: int) -> Flow:
@@ -227,7 +230,8 @@ def _to_transition(
         next_reward=_without_axis_of_one(next_reward) if names.next_reward else (),
         extras={name: window.first(subtree(fields, name)) for name in names.extras} if names.extras else (),
     )
-    return transition, info._replace(ids=window.first(info.ids), mask=there, weights=tf.where(there, info.weights, 0.0))
+    info = info._replace(ids=window.first(info.ids), mask=there, weights=tf.where(there, info.weights, 0.0))
+    return transition, info._replace(times=() if isinstance(info.times, tuple) else window.first(info.times))
 
 
 def _without_axis_of_one(reward: tf.Tensor) -> tf.Tensor:
@@ -266,10 +270,15 @@ def _to_trajectory(
     )
     second = second._replace(step_type=next_step_type)
     pairs = tf.nest.map_structure(lambda one, other: tf.stack([one, other], axis=1), first, second)
-    # Where nothing follows, frame `count` is padding or another episode's.
-    second_id = tf.where(goes_on, window.at(info.ids, frame), tf.constant(-1, info.ids.dtype))
+
+    def of_pairs(numbers: tf.Tensor) -> tf.Tensor:
+        # Where nothing follows, frame `count` is padding or another episode's.
+        reached = tf.where(goes_on, window.at(numbers, frame), tf.constant(-1, numbers.dtype))
+        return tf.stack([window.first(numbers), reached], axis=1)
+
     return pairs, info._replace(
-        ids=tf.stack([window.first(info.ids), second_id], axis=1),
+        ids=of_pairs(info.ids),
+        times=() if isinstance(info.times, tuple) else of_pairs(info.times),
         mask=tf.stack([there, there & goes_on], axis=1),
         weights=tf.where(there, info.weights, 0.0),
     )

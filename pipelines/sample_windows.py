@@ -28,7 +28,10 @@ def on_windows(name: str, transform: Transform, *, any_length: bool = False) -> 
 
     @tf.autograph.experimental.do_not_convert
     def transformed(items: Nest, info: BufferInfo) -> tuple[Nest, BufferInfo]:
-        info = BufferInfo(*(tf.convert_to_tensor(value) for value in info))
+        if isinstance(info.mask, dict):
+            raise ValueError(f"{name} takes the windows of one agent: of_agent(agent) gives them, and its mask.")
+        # What is `()` is not there, and stays so.
+        info = BufferInfo(*(value if isinstance(value, tuple) else tf.convert_to_tensor(value) for value in info))
         batched = info.probabilities.shape.rank == 1
         if info.mask.shape.rank != (2 if batched else 1):
             raise ValueError(

@@ -742,3 +742,114 @@ def test_one_table_config_makes_a_table_for_each_policy():
         assert [buffer.buffer_of(policy).table_name for policy in buffer.policies] == ["replay_a", "replay_b"]
         assert buffer.capacity_of("a") == 10
         assert buffer.capacity_unit == "items"
+
+
+# What reviewers found
+
+
+def test_agents_may_be_named_in_any_order():
+    """Nests sort the keys of dicts; codes go by the order of the agents."""
+    buffer = MultiAgentReplayBuffer({"b": VALUE, "a": VALUE}, OWN, BufferConfig("uniform", 9), mode="lockstep")
+    buffer.add_batch({"a": values(1)})
+    buffer.add_batch({"b": values(12)})
+    held = {agent: frames["value"].to_list() for agent, frames in buffer.gather_all().items()}
+    assert held == {"b": [[12]], "a": [[1]]}
+    items, info = buffer.sample(50, 2)
+    assert {tuple(row) for row in shown(items, info, "a")} == {(1, None)}
+    assert {tuple(row) for row in shown(items, info, "b")} == {(None, 12)}
+
+
+@pytest.mark.parametrize("how", ["end_stream", "end_of_episode without a frame", "is_first"])
+def test_a_life_that_no_frame_ended_is_not_joined_with_the_next(how):
+    spec = {**VALUE, "is_first": tf.TensorSpec([], tf.bool)}
+    buffer = MultiAgentReplayBuffer({"a": spec, "b": spec}, OWN, BufferConfig("uniform", 9), mode="lockstep")
+
+    def frames(number, first=False):
+        flags = {"is_first": np.array([False])}
+        return {"a": {**values(number), "is_first": np.array([first])}, "b": {**values(10 + number), **flags}}
+
+    buffer.add_batch(frames(1))
+    if how == "end_stream":
+        buffer.end_stream(agent="a")
+    elif how != "is_first":
+        buffer.add_batch({"b": frames(2)["b"]}, end_of_episode={"a": np.array([True])})
+    buffer.add_batch(frames(3, first=how == "is_first"))
+    num = 3 if "without" in how else 2
+    for items, info in (buffer.sample(20, num), next(iter(buffer.as_dataset(20, num)))):
+        rows = {tuple(row) for row in shown(items, info, "a")}
+        assert rows == {(1, *[None] * (num - 1))}
+        assert info.mask["b"].numpy().all()
+
+
+def test_the_last_life_that_is_ended_ends_the_episode():
+    buffer = MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, OWN, BufferConfig("uniform", 9), mode="lockstep")
+    buffer.add_batch({"a": values(0), "b": values(10)}, end_of_episode={"b": np.array([True])})
+    buffer.end_stream(agent="a")
+    buffer.add_batch({"a": values(1), "b": values(11)})
+    with pytest.raises(EmptyBufferError, match="no window of 2 frames: 2 episodes, longest 1"):
+        buffer.sample(1, 2)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_context_of_an_agent_that_has_no_frame_afterwards_is_not_shown(graph):
+    buffer = MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, OWN, BufferConfig("uniform", 9), mode="lockstep")
+    buffer.add_batch({"a": values(0), "b": values(10)})
+    buffer.add_batch({"b": values(11)})
+    window = Window(1, burn_in=1)
+    items, info = next(iter(buffer.as_dataset(50, window=window))) if graph else buffer.sample(50, window=window)
+    drawn = info.times.numpy()[:, 1]
+    assert {tuple(row) for row in info.mask["a"].numpy()[drawn == 1].tolist()} == {(False, False)}
+    assert {tuple(row) for row in info.mask["b"].numpy()[drawn == 1].tolist()} == {(True, True)}
+
+
+def test_a_moment_that_one_policy_refused_is_counted():
+    def make(data_spec, batch_size):
+        refuses = lambda frame: 1 / 0 if frame.frame["value"][0] == 13 else np.zeros(1, bool)  # noqa: E731
+        return TFUniformReplayBuffer(data_spec, batch_size, 10, end_of_episode_fn=refuses)
+
+    plain = functools.partial(TFUniformReplayBuffer, max_length=10)
+    buffer = MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, OWN, {"a": plain, "b": make})
+    buffer.add_batch({"a": values(0), "b": values(10)})
+    with pytest.raises(ZeroDivisionError):
+        buffer.add_batch({"a": values(1), "b": values(13)})
+    buffer.add_batch({"a": values(2), "b": values(12)})
+    found = {policy: [info.times.numpy().tolist() for _, info in rows_of(buffer, 1, policy=policy)] for policy in "ab"}
+    assert found == {"a": [[0], [1], [2]], "b": [[0], [2]]}
+
+
+@pytest.mark.parametrize("mode", ["independent", "lockstep"])
+def test_cast_does_not_look_at_absent_rows(mode):
+    spec = tf.TensorSpec([], tf.uint8)
+    buffer = MultiAgentReplayBuffer(
+        {"a": spec}, {"a": "a"}, BufferConfig("uniform", 10), mode=mode, batch_size=2, cast=True
+    )
+    buffer.add_batch({"a": np.array([7, -999])}, present={"a": np.array([True, False])})
+    assert buffer.gather_all()["a"].to_list() == [[7], []]
+    with pytest.raises(ValueError, match="-999"):
+        buffer.add_batch({"a": np.array([7, -999])})
+
+
+def test_policies_with_one_config_draw_different_rows():
+    buffer = MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, OWN, BufferConfig("uniform", 1000, seed=5))
+    numbers = {"value": np.arange(1000, dtype=np.float32)[None]}
+    buffer.add_sequence({"a": numbers, "b": numbers})
+    items, _ = buffer.sample(20)
+    assert items["a"]["value"].numpy().tolist() != items["b"]["value"].numpy().tolist()
+
+
+def test_agents_that_take_turns_have_n_step_returns_over_their_own_steps():
+    """In lockstep a acts at 0, 2, 4 and b at 1, 3, 5: a's next step after 0 is 2, not the absent row at 1."""
+    spec = {name: tf.TensorSpec([], tf.float32) for name in ("observation", "reward", "discount", "action")}
+    config = BufferConfig("uniform", 99)
+    buffer = MultiAgentReplayBuffer({"a": spec, "b": spec}, OWN, config, mode="lockstep")
+    for turn in range(6):
+        frame = {name: np.array([turn], np.float32) for name in spec} | {"discount": np.ones(1, np.float32)}
+        buffer.add_batch({"ab"[turn % 2]: frame})
+    for sample in (buffer.sample(100, 5), next(iter(buffer.as_dataset(100, 5)))):
+        batch, info = n_step(2, gamma=0.5)(*of_agent("a", num_steps=3)(*sample))
+        rows = zip(sample[1].times.numpy()[:, 0], batch.reward.numpy(), batch.next_observation.numpy(), strict=True)
+        found = {start: (reward, following) for start, reward, following in rows if start == 0}
+        # Rewards 0 + 0.5 * 2, then observation 4. At 1 a is absent, and no step begins.
+        assert found == {0: (1.0, 4.0)}
+        mask = dict(zip(sample[1].times.numpy()[:, 0].tolist(), info.mask.numpy().tolist(), strict=True))
+        assert mask == {0: True, 1: False}

@@ -212,7 +212,7 @@ def test_shapes_are_static():
     for pad in ("zero", "repeat"):
         transition, info = replay_transitions(buffer, 8, n=3, stack=4, pad=pad).element_spec
         assert transition.next_observation.shape == (8, 2, 2, 4)
-        assert [leaf.shape for leaf in info] == [(8,)] * 5
+        assert [leaf.shape for leaf in tf.nest.flatten(info)] == [(8,)] * 5
 
 
 def test_a_sampled_batch_goes_through_the_same_function():
