@@ -274,6 +274,51 @@ def test_the_environment_gets_single_numbers_as_scalars():
     ]
 
 
+class Nested(Scripted):
+    """Observations and actions that are nests."""
+
+    def __init__(self, lives):
+        super().__init__(lives)
+        self.observation_spaces = {
+            agent: spaces.Dict(
+                {"at": spaces.Box(0, 1000, [1], np.int32), "pair": spaces.Tuple([spaces.Discrete(9)] * 2)}
+            )
+            for agent in lives
+        }
+        self.action_spaces = {
+            agent: spaces.Dict(
+                {"move": spaces.Box(-1, 1, [2], np.float32), "pair": spaces.Tuple([spaces.Discrete(9)] * 2)}
+            )
+            for agent in lives
+        }
+
+    def _observe(self, agents):
+        plain = super()._observe(agents)
+        return {agent: {"at": at, "pair": (self.time, 2 * self.time)} for agent, at in plain.items()}
+
+
+def test_nests_of_observations_and_actions_are_stacked_for_policies_and_taken_apart_again():
+    environments = [Nested({"a": (0, 2, DIED), "b": (0, 1, DIED)}), Nested({"a": (0, 2, DIED), "b": (9, 1, DIED)})]
+    recorder = Recorder(environments[0], batch_size=2)
+    asked = []
+
+    def policy(observations):
+        asked.append(tf.nest.map_structure(np.ndarray.tolist, observations))
+        at = observations["at"][:, 0]
+        return {"move": np.stack([at, -at], axis=1) / 1000, "pair": (at % 7, observations["pair"][1])}
+
+    ParallelCollector(environments, {"shared": policy}, recorder).collect(2)
+    assert asked == [
+        {"at": [[0], [100], [0]], "pair": ([0, 0, 0], [0, 0, 0])},
+        {"at": [[1], [1]], "pair": ([1, 1], [2, 2])},
+    ]
+    stored = recorder.moments[0][0]["b"]["action"]
+    assert (stored["move"].tolist(), stored["pair"]) == (pytest.approx([0.1, -0.1]), (100 % 7, 0))
+    assert recorder.moments[1][1]["a"]["observation"]["pair"] == (1, 2)
+    given = environments[1].actions[1]["a"]
+    assert (given["move"].tolist(), given["pair"]) == (pytest.approx([0.001, -0.001]), (1, 2))
+
+
 # -- against a naive model ---------------------------------------------------------------------
 
 
