@@ -19,7 +19,8 @@ from .priorities import importance_weights, sequence_priority
 from .prioritized import PRIORITIZED_PRESETS, PrioritizedPreset, TFPrioritizedReplayBuffer
 from .rate_limiters import MinSize, Queue, SampleToInsertRatio, Stack
 from .reservoir import ReservoirReplayBuffer
-from .reverb_agents import MomentIds, ReverbAgentTables
+from .reverb_agents import ReverbAgentTables
+from .reverb_agents_adds import MomentIds
 from .reverb_agents_tables import agent_tables
 from .reverb_buffer import ReverbReplayBuffer
 from .reverb_episodic import ReverbEpisodicReplayBuffer

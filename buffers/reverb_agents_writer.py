@@ -176,7 +176,7 @@ class AgentItemWriter:
                 else:
                     for b, row in zip(environments, column, strict=True):
                         rows[first + b] = row
-        refs = self.sender.append(rows)
+        refs = self.sender.append(rows) if both else []
         for own in streams:
             cuts.next_ids[own] += 1
         for (number, step), own in zip(both, streams, strict=True):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -12,6 +13,7 @@ from .adds import Adds
 from .base import Ids, Items, check_count
 from .episode_ends import EpisodeRule, FinalFrame
 from .nests import Array, Nest
+from .rate_limiters import UNBOUNDED
 from .reverb_buffer import ReverbReplayBuffer
 from .reverb_columns import SharedColumns
 from .reverb_episodic import ReverbEpisodicReplayBuffer
@@ -27,6 +29,7 @@ from .table_fields import select_fields
 from .tables import TableConfig
 
 _NAME = "its ReverbTableGroup"
+_logger = logging.getLogger(__name__)
 
 Reader = ReverbReplayBuffer | ReverbEpisodicReplayBuffer
 
@@ -40,7 +43,9 @@ class ReverbTableGroup:
     pending writes before it reads, and refuses to write.
 
     A table whose limiter holds items back does not keep others from getting theirs, until `max_pending_items` wait;
-    then `add_batch` waits, says which table it is, and raises after `timeout_s`.
+    then `add_batch` waits, says which table it is, and raises after `timeout_s`. (The server lets a tenth of a table's
+    `max_size` wait: one of fewer than 10 `max_pending_items` may hold the others up sooner, which the log says. A
+    queue's `max_size` may be larger than its `Queue(size)`.)
 
     Args:
       data_spec: nest of `tf.TensorSpec` of one frame, with every field that one of the tables has.
@@ -120,6 +125,7 @@ class ReverbTableGroup:
                     made.append(reader)
                 self._readers[name] = reader
             self._streams = self._stream_writer(rule, max_chunk_length, max_pending_items)
+            tell_of_small_tables(self._readers.values(), max_pending_items)
             for index, reader in enumerate(self._readers.values()):
                 reader._write_through(self._streams.own, index, _NAME)
         except BaseException:
@@ -444,6 +450,23 @@ def _packed_layout(reader: Reader) -> PackedLayout:
     layout = reader._id_layout()
     assert isinstance(layout, PackedLayout)  # checked: others are none of a group's
     return layout
+
+
+def tell_of_small_tables(readers: Collection[Reader], max_pending_items: int) -> None:
+    """Says on the log which tables may hold others up.
+
+    Where a tenth of a table's `max_size` waits for its limiter Reverb stops reading from the writer, whatever is next.
+    """
+    for reader in readers:
+        table = reader._table
+        if len(readers) > 1 and table.limiter.max_error < UNBOUNDED and table.capacity < 10 * max_pending_items:
+            _logger.warning(
+                "table %r: while its limiter holds items back it may hold up the other tables too; with a max_size of "
+                "%d or more (10 times max_pending_items) it would not. A larger max_size costs nothing where the "
+                "limiter is a Queue or a Stack.",
+                table.name,
+                10 * max_pending_items,
+            )
 
 
 def make_reader(

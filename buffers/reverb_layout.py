@@ -60,6 +60,7 @@ class PackedLayout:
         )
         offsets = {name: int(entry[1]) for name, entry in (self._record_dtype.fields or {}).items()}
         self._offsets = {index: offsets[f"field_{index}"] for index in small}
+        self._names = [(index, f"field_{index}", spec.fields[index].dtype == tf.bfloat16) for index in small]
         self.column_bytes = (self._record_dtype.itemsize, *(spec.fields[index].num_bytes for index in self._large))
 
     @property
@@ -102,9 +103,8 @@ class PackedLayout:
         record = np.empty(num_frames, self._record_dtype)
         record["id"] = ids
         record["is_final"] = 0 if is_final is None else is_final
-        for index in self._small:
-            leaf = leaves[index]
-            record[f"field_{index}"] = leaf.view(np.uint16) if self.spec.fields[index].dtype == tf.bfloat16 else leaf
+        for index, name, is_bfloat16 in self._names:
+            record[name] = leaves[index].view(np.uint16) if is_bfloat16 else leaves[index]
         columns = [record.view(np.uint8).reshape(num_frames, -1)]
         for index in self._large:
             columns.append(np.ascontiguousarray(leaves[index]).reshape(num_frames, -1).view(np.uint8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -19,10 +20,12 @@ from hypothesis import strategies as st
 
 from replayfeed.buffers import (
     AgentFrame,
+    BufferConfig,
     Fifo,
     JointFrame,
     MaxHeap,
     MomentIds,
+    MultiAgentReplayBuffer,
     Prioritized,
     Queue,
     ReplayServer,
@@ -226,7 +229,7 @@ def test_a_frame_is_stored_once_for_both_kinds():
             settings["lockstep"] = moments(sequence_length=2)
         with local(max_chunk_length=1, **settings) as tables:
             write_story(tables)
-            tables.end_all()
+            tables.end_stream()
             tables.flush()
             chunks[kind] = num_stored_chunks(tables[tables.tables[0]])
     num_wolf, num_sheep, num_moments = 10, 4, 6
@@ -306,7 +309,7 @@ def test_whole_episodes_of_moments_and_of_agents():
     whole = {"sequence_length": None, "max_episode_length": 50}
     with local(independent=own(**whole), lockstep=moments(**whole)) as tables:
         write_story(tables)
-        tables.end_all()
+        tables.end_stream()
         wolf, lockstep = tables["wolf"], tables.lockstep
         assert isinstance(wolf, ReverbEpisodicReplayBuffer)
         assert isinstance(lockstep, ReverbEpisodicReplayBuffer)
@@ -340,7 +343,7 @@ def test_a_life_that_ends_in_absence_is_not_joined_to_the_next():
         write(tables, 0, {"wolf_0": {0: 1}, "wolf_1": {0: 2}})
         write(tables, 1, {"wolf_0": {0: 3}}, last={"wolf_0": {0}}, over={0}, ended={"wolf_1": np.array([0])})
         write(tables, 2, {"wolf_0": {0: 4}, "wolf_1": {0: 5}})
-        tables.end_streams({"wolf_0": np.array([0])})
+        tables.end_stream(0, agent="wolf_0")
         write(tables, 3, {"wolf_0": {0: 6}, "wolf_1": {0: 7}})
         assert frames_in(tables["wolf"], 2) == [[(1, 0, 0), (3, 1, 0)], [(5, 2, 1), (7, 3, 1)]]
         assert len(joint_items(tables["moments"], 2)) == 2
@@ -372,7 +375,7 @@ def write_some(tables: ReverbAgentTables, time: int, present: Present, environme
 
 def test_a_full_queue_of_one_policy_does_not_hold_back_the_others():
     """The wolves' queue takes 2 items, and nobody draws; sheep and moments have all 10."""
-    queue = TableConfig("wolf", NUMBER, 2, Fifo(), Fifo(), Queue(2), max_times_sampled=1)
+    queue = TableConfig("wolf", NUMBER, 480, Fifo(), Fifo(), Queue(2), max_times_sampled=1)
     tables = local(independent={**own(), "wolf": queue}, lockstep=moments(sequence_length=1))
     with tables:
         for t in range(10):
@@ -386,8 +389,17 @@ def test_a_full_queue_of_one_policy_does_not_hold_back_the_others():
         assert drawn == list(range(10))
 
 
+def test_a_small_table_whose_limiter_may_hold_up_the_others_is_told(caplog):
+    small = TableConfig("wolf", NUMBER, 479, Fifo(), Fifo(), Queue(2), max_times_sampled=1)
+    with local(independent={**own(), "wolf": small}):
+        assert "table 'wolf': while its limiter holds items back it may hold up the other tables too" in caplog.text
+    caplog.clear()
+    with local(independent={**own(), "wolf": dataclasses.replace(small, max_size=480)}):
+        assert "hold up" not in caplog.text
+
+
 def test_a_queue_that_nobody_draws_from_ends_in_an_error_that_names_it():
-    queue = TableConfig("wolf", NUMBER, 2, Fifo(), Fifo(), Queue(2), max_times_sampled=1)
+    queue = TableConfig("wolf", NUMBER, 40, Fifo(), Fifo(), Queue(2), max_times_sampled=1)
     tables = ReverbAgentTables.local(
         SPECS, policy_of, independent={**own(), "wolf": queue}, timeout_s=1.0, max_pending_items=4
     )
@@ -656,6 +668,136 @@ def test_an_interrupt_at_any_line_joins_no_frames_and_leaves_absent_agents_alone
             assert second["wolf_0"] == first["wolf_0"] + 1
 
 
+def batch(tables_size: int, numbers: Mapping[str, list[int | None]]) -> dict[str, Any]:
+    """Arguments of `add_batch`: numbers by agent and environment; None: it is absent, and its row holds poison."""
+    items, present = {}, {}
+    for agent, by_env in numbers.items():
+        assert len(by_env) == tables_size
+        leaves = leaves_of(agent, [-999 if number is None else number for number in by_env])
+        items[agent] = tf.nest.pack_sequence_as(SPECS[agent], leaves)
+        present[agent] = np.array([number is not None for number in by_env])
+    return {"items": items, "present": present}
+
+
+def test_add_batch_finds_out_whose_lives_end():
+    """Two environments. In the first wolf_1 dies in absence and the episode ends when all have died; the second is
+    ended for all, while the sheep is absent."""
+    with local(independent=own(sequence_length=2), lockstep=moments(sequence_length=2), batch_size=2) as tables:
+        ids = tables.add_batch(**batch(2, {"wolf_0": [10, 20], "wolf_1": [11, None], "sheep": [None, 22]}))
+        assert ids.agents["wolf_1"][1] == -1
+        assert ids.joint.shape == (2,)
+        yes, no = np.array([True, False]), np.array([False, True])
+        tables.add_batch(**batch(2, {"wolf_0": [12, 24]}), end_of_episode={"wolf_0": yes})
+        tables.add_batch(**batch(2, {"wolf_1": [13, None], "wolf_0": [None, 25]}), end_of_episode={"wolf_1": yes})
+        tables.add_batch(**batch(2, {"wolf_0": [14, 26]}), end_of_episode=no)
+        ids = tables.add_batch(**batch(2, {"wolf_0": [15, None], "wolf_1": [16, None]}))
+        assert ids.joint[1] == -1
+        tables.add_batch(**batch(2, {"sheep": [None, 27], "wolf_1": [17, None]}))
+        assert frames_in(tables["wolf"], 2) == [
+            [(10, 0, 0), (12, 1, 0)],
+            [(14, 3, 0), (15, 4, 0)],
+            [(20, 0, 1), (24, 1, 1)],
+            [(24, 1, 1), (25, 2, 1)],
+            [(25, 2, 1), (26, 3, 1)],
+            [(11, 0, 2), (13, 2, 2)],
+            [(16, 4, 2), (17, 5, 2)],
+        ]
+        # The sheep's 27 begins a life.
+        assert tables["sheep"].get_table_info().current_size == 0
+        assert joint_items(tables["moments"], 2) == [
+            [{"wolf_0": 10, "wolf_1": 11}, {"wolf_0": 12}],
+            [{"wolf_0": 12}, {"wolf_1": 13}],
+            [{"wolf_0": 14}, {"wolf_0": 15, "wolf_1": 16}],
+            [{"wolf_0": 15, "wolf_1": 16}, {"wolf_1": 17}],
+            [{"wolf_0": 20, "sheep": 22}, {"wolf_0": 24}],
+            [{"wolf_0": 24}, {"wolf_0": 25}],
+            [{"wolf_0": 25}, {"wolf_0": 26}],
+        ]
+        with pytest.raises(ValueError, match="there is no environment 2"):
+            tables.end_stream(2)
+        with pytest.raises(ValueError, match=r"agent 'wolf_0': field 'number': expected \[2\] int64"):
+            tables.add_batch({"wolf_0": {"number": np.zeros(3, np.int64), "scent": np.zeros([3, 2], np.float32)}})
+
+
+@settings(
+    max_examples=12,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.dictionaries(st.sampled_from(AGENTS), st.tuples(st.booleans(), st.booleans()), min_size=1),
+            st.none()
+            | st.sets(st.integers(0, 1))
+            | st.dictionaries(st.sampled_from(AGENTS), st.sets(st.integers(0, 1))),
+        ),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_add_batch_gives_what_buffers_in_this_process_give(pair_tables, steps):
+    """Each window of two frames of a `MultiAgentReplayBuffer` of either mode, and no other."""
+    tables = pair_tables
+    tables.clear()
+    config = BufferConfig("uniform", 10_000)
+    others = [
+        MultiAgentReplayBuffer(SPECS, policy_of, config, mode=mode, batch_size=2)
+        for mode in ("independent", "lockstep")
+    ]
+    for time, (present, told) in enumerate(steps):
+        numbers = {
+            agent: [1000 * AGENTS.index(agent) + 100 * b + time + 1 if there[b] else None for b in range(2)]
+            for agent, there in present.items()
+        }
+        ends: Any = None
+        if isinstance(told, dict):
+            ends = {agent: np.array([b in rows for b in range(2)]) for agent, rows in told.items()}
+        elif told is not None:
+            ends = np.array([b in told for b in range(2)])
+        arguments = batch(2, numbers)
+        tables.add_batch(**arguments, end_of_episode=ends)
+        for other in others:
+            other.add_batch(**arguments, end_of_episode=ends)
+    tables.flush()
+
+    def windows_of(buffer: Any) -> list[Any]:
+        rows = buffer.as_dataset(window=Window(2), single_deterministic_pass=True)
+        try:
+            return [items for items, _ in rows]
+        except tf.errors.InvalidArgumentError as error:  # no window of so many frames
+            assert "no window of 2 frames" in str(error)
+            return []
+
+    def pairs_of(windows: list[AgentFrame]) -> list[Any]:
+        return sorted(
+            (items.frame["number"].numpy().tolist(), np.diff(items.time.numpy()).tolist()) for items in windows
+        )
+
+    def moments_of(windows: list[JointFrame]) -> list[Any]:
+        return sorted(
+            [items.codes.numpy().tolist(), [items.frames[agent]["number"].numpy().tolist() for agent in AGENTS]]
+            for items in windows
+        )
+
+    independent, lockstep = others
+    for policy in ("wolf", "sheep"):
+        other = independent.buffer_of(policy)
+        wanted = windows_of(other) if len(other) else []
+        assert tables[policy].get_table_info().current_size == len(wanted)
+        assert not wanted or pairs_of(windows_of(tables[policy])) == pairs_of(wanted)
+    wanted = windows_of(lockstep.buffer_of()) if len(lockstep.buffer_of()) else []
+    assert tables.lockstep.get_table_info().current_size == len(wanted)
+    assert not wanted or moments_of(windows_of(tables.lockstep)) == moments_of(wanted)
+
+
+@pytest.fixture(scope="module")
+def pair_tables() -> Iterator[ReverbAgentTables]:
+    with local(independent=own(sequence_length=2), lockstep=moments(sequence_length=2), batch_size=2) as tables:
+        yield tables
+
+
 def naive(episode: list[Any], window: Window) -> list[list[Any]]:
     """The items of an episode by the rule in words (stride 1); padding is None."""
     padded = [None] * window.burn_in + episode + [None] * window.num_steps
@@ -712,7 +854,7 @@ def test_random_births_deaths_and_turns_give_the_items_of_a_naive_model(random_t
             if b in over:
                 episodes[b].append([])
         write(tables, time, by_agent, last=last, over=over, ended=ended)
-    tables.end_all()
+    tables.end_stream()
     tables.flush()
 
     def items_of(agents: tuple[str, ...], kind: Window) -> list[list[Any]]:
