@@ -58,14 +58,13 @@ class StepSum:
                 known &= flow.is_step[:, :n]
         exact = tf.float64 if reward.dtype == tf.float64 else tf.float32
         reward = tf.cast(reward, exact)
-        summed = known
+        # Where the drawn frame is not real (an agent was absent), a discount of 0 there ends nothing.
+        summed = known & flow.real[:, :1]
         if n > 1:
             # At an end the discount is 0, so this is above 0 just as far as the sum may go, and never on padding.
             weights = tf.math.cumprod(tf.where(linked, discount, 0.0), axis=1, exclusive=True)
             summed &= weights > 0
             reward *= like(tf.cast(weights, exact) * tf.constant(self._powers[:n], exact), reward)
-        else:
-            summed &= flow.real[:, :1]
         return Summed(
             # Chosen, not multiplied: what does not count may be anything, NaN too.
             reward=tf.reduce_sum(tf.where(like(summed, reward), reward, tf.zeros([], exact)), axis=1),
