@@ -28,6 +28,7 @@ from .ring_contents import check_held, count_windows, nothing_eligible
 from .ring_dataset import Weigh, random_dataset, sample_info
 from .ring_passes import PassPlanner, pass_dataset
 from .ring_sampler import Drawn, RingSampler
+from .ring_settings import check_ring_settings, check_ring_sizes
 from .ring_starts import WindowStarts
 from .ring_writer import RingListener, RingWriter
 from .sampled_frames import SampledFrames
@@ -74,25 +75,9 @@ class RingReplayBuffer(ReplayBuffer):
         eligible_fn: Callable[[Nest], Any] | None = None,
         rule: DrawRule = UNIFORM_RULE,
     ) -> None:
-        check_count("batch_size", batch_size)
-        check_count("max_length", max_length)
-        check_count("dataset_window_shift", dataset_window_shift, optional=True)
-        check_count("min_size_to_sample", min_size_to_sample)
-        capacity = int(batch_size) * int(max_length)
-        if seed is not None and (isinstance(seed, bool) or not hasattr(seed, "__index__") or seed < 0):
-            raise ValueError(f"seed must be an int of at least 0, or None, got {seed!r}.")
-        if min_size_to_sample > capacity:
-            raise ValueError(
-                f"min_size_to_sample {min_size_to_sample} is above the capacity of {capacity} frames: "
-                "nothing could ever be drawn; lower it or raise max_length."
-            )
-        if "cpu" not in str(device).lower():
-            raise ValueError(
-                f"device {device!r}: storage stays on the CPU; leave device out, and copy batches to the "
-                "device with as_dataset(...).apply(tf.data.experimental.prefetch_to_device(device))."
-            )
-        if capacity >= 2**31:
-            raise ValueError(f"a capacity of {capacity} frames is over the limit of 2**31 - 1; lower max_length.")
+        capacity = check_ring_settings(
+            batch_size, max_length, device, dataset_window_shift, seed=seed, min_size_to_sample=min_size_to_sample
+        )
         self._spec = DataSpec(data_spec)
         self._rule = EpisodeRule(self._spec, end_of_episode_fn, final_frame)
         predicate = None if eligible_fn is None else StartPredicate(self._spec, eligible_fn)
@@ -696,17 +681,8 @@ class RingReplayBuffer(ReplayBuffer):
         return planner.ordered() if epochs is None else planner.shuffled(epochs, self._next_seed(_DATASET_STREAM))
 
     def _check_sizes(self, sample_batch_size: int | None, window: Window | None, *, is_pass: bool) -> None:
-        max_length = self.capacity // self.batch_size
-        if window is not None and window.short == "drop" and window.num_steps > max_length:
-            raise ValueError(
-                f"num_steps {window.num_steps} > max_length {max_length}: no window could ever come and "
-                "ALL data will be dropped; lower num_steps, raise max_length, or take Window(..., short='pad')."
-            )
-        if is_pass and self._drop_remainder and (sample_batch_size or 0) > self.capacity:
-            raise ValueError(
-                f"sample_batch_size {sample_batch_size} > capacity {self.capacity} with dataset_drop_remainder: "
-                "no batch could ever come and ALL data will be dropped; lower sample_batch_size."
-            )
+        drops = is_pass and self._drop_remainder
+        check_ring_sizes(self.capacity, self.batch_size, sample_batch_size, window, drop_remainder=drops)
 
     def _pack_for_dataset(self, leaves: Any) -> Nest:
         return tf.nest.pack_sequence_as(self._spec.dataset_nest(), list(leaves))
