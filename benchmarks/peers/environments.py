@@ -104,8 +104,12 @@ FRAME_PEERS: Mapping[str, Peer] = types.MappingProxyType(
     }
 )
 
+# Many agents: other buffers of a peer above, in the environment of that one.
+RLLIB_AGENTS = dataclasses.replace(PEERS["rllib"], script="rllib_agents_peer.py")
+
 # What they are compared with, here so that it takes its turns in a process like theirs.
 OURS = Peer("replayfeed", "replayfeed_peer.py")
+OURS_AGENTS = Peer("replayfeed", "replayfeed_agents_peer.py")
 
 
 def peer_of(name: str) -> Peer:

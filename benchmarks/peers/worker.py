@@ -33,6 +33,9 @@ from measure import Contender
 sys.path.pop()
 
 Block = dict[str, np.ndarray]
+
+# Who acts where there are many agents, each with a policy of its own.
+AGENTS = ("agent_0", "agent_1", "agent_2", "agent_3")
 _PR_SET_PDEATHSIG = 1
 
 
@@ -88,6 +91,11 @@ class Experience:
             ({name: leaf[index] for name, leaf in self.frames.items()}, float(priorities[index]))
             for index in range(num)
         ]
+
+    def moments(self, num: int = 50) -> list[dict[str, Block]]:
+        """What each of `AGENTS` does at each of so many times: single frames without an outer dimension."""
+        steps = iter(self.steps(num * len(AGENTS)))
+        return [{agent: next(steps)[0] for agent in AGENTS} for _ in range(num)]
 
     def priorities(self, td_errors: np.ndarray) -> np.ndarray:
         """|TD error| + eps, for libraries that want priorities."""
