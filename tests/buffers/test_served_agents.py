@@ -878,3 +878,126 @@ def test_random_births_deaths_and_turns_give_the_items_of_a_naive_model(random_t
         for item in naive(episode, PADDED)
     ]
     assert joint_items(tables.lockstep, 3, burn_in=1, short="pad") == wanted_moments
+
+
+TOLD = {"x": NUMBER, "is_last": tf.TensorSpec([], tf.bool)}
+
+
+def told(*frames: tuple[int, bool]) -> dict[str, np.ndarray]:
+    """Frames that tell their ends."""
+    return {"x": np.array([x for x, _ in frames]), "is_last": np.array([last for _, last in frames])}
+
+
+def test_final_observations_start_no_item_and_are_told_of_moments():
+    """a sees its last observation at moment 1, b at 2: for the environment only moment 2 is final."""
+    tables = ReverbAgentTables.local(
+        {"a": TOLD, "b": TOLD},
+        lambda agent: agent,
+        independent={name: TableConfig(name, TOLD, 100, scannable=True) for name in ("a", "b")},
+        lockstep=TableConfig("moments", TOLD, 100, sequence_length=2, short="pad", scannable=True),
+    )
+    with tables:
+        tables.add_batch({"a": told((1, False)), "b": told((11, False))})
+        tables.add_batch({"a": told((2, True)), "b": told((12, False))})
+        tables.add_batch({"b": told((13, True))})
+        tables.add_batch({"a": told((3, False)), "b": told((14, False))})
+
+        def numbers(name: str) -> list[int]:
+            rows = tables[name].as_dataset(window=Window(1), single_deterministic_pass=True)
+            return [int(items.frame["x"][0]) for items, _ in rows]
+
+        assert numbers("a") == [1, 3]
+        assert numbers("b") == [11, 12, 14]
+        rows = tables.lockstep.as_dataset(window=Window(2, short="pad"), single_deterministic_pass=True)
+        # Moment 2 alone starts nothing; the second episode is not over.
+        assert [items.time.numpy().tolist() for items, _ in rows] == [[0, 1], [1, 2]]
+        assert [items.is_last.numpy().tolist() for items, _ in rows] == [[False, False], [False, True]]
+        assert [items.codes.numpy().tolist() for items, _ in rows] == [[[1, 1], [3, 1]], [[3, 1], [0, 3]]]
+        assert [items.frames["a"]["x"].numpy().tolist() for items, _ in rows] == [[1, 2], [2, 0]]
+
+
+@pytest.mark.parametrize(("over_long", "lengths"), [("cut", [2, 2, 1]), ("drop", [])])
+def test_episodes_that_are_too_long_are_cut_or_left_out_in_their_own_table(over_long, lengths):
+    whole = {"sequence_length": None, "max_episode_length": 2, "over_long": over_long}
+    with local(independent=own(**whole), lockstep=moments(sequence_length=5)) as tables:
+        for t in range(5):
+            write(tables, t, {"wolf_0": {0: t}})
+        tables.end_stream()
+        write(tables, 5, {"wolf_0": {0: 5}})
+        tables.end_stream()
+        rows = tables["wolf"].as_dataset(single_deterministic_pass=True)
+        assert [len(items.time) for items, _ in rows] == [*lengths, 1]
+        assert [[moment["wolf_0"] for moment in item] for item in joint_items(tables["moments"], 5)] == [
+            [0, 1, 2, 3, 4]
+        ]
+
+
+@settings(
+    max_examples=10,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    steps=st.lists(
+        st.dictionaries(
+            st.sampled_from(["a", "b"]), st.tuples(*[st.sampled_from(["no", "yes", "last"])] * 2), min_size=1
+        ),
+        min_size=1,
+        max_size=16,
+    )
+)
+def test_ends_that_frames_tell_give_what_buffers_in_this_process_give(told_tables, steps):
+    """Steps say who is present in two environments, and whose frame is its last."""
+    tables = told_tables
+    tables.clear()
+    specs, config = {"a": TOLD, "b": TOLD}, BufferConfig("uniform", 10_000)
+    others = [
+        MultiAgentReplayBuffer(specs, lambda agent: agent, config, mode=mode, batch_size=2)
+        for mode in ("independent", "lockstep")
+    ]
+    for time, step in enumerate(steps):
+        items = {
+            agent: told(*((1000 * (agent == "b") + 100 * b + time + 1, word == "last") for b, word in enumerate(words)))
+            for agent, words in step.items()
+        }
+        present = {agent: np.array([word != "no" for word in words]) for agent, words in step.items()}
+        for buffer in (tables, *others):
+            buffer.add_batch(items, present=present)
+    tables.flush()
+
+    def windows_of(buffer: Any) -> list[Any]:
+        rows = buffer.as_dataset(window=Window(2), single_deterministic_pass=True)
+        try:
+            # Times of tables go on from one example to the next.
+            return sorted(
+                tf.nest.map_structure(lambda leaf: leaf.numpy().tolist(), tf.nest.flatten(items._replace(time=())))
+                for items, _ in rows
+            )
+        except tf.errors.InvalidArgumentError as error:  # no window of so many frames
+            assert "no window of 2 frames" in str(error)
+            return []
+
+    independent, lockstep = others
+    for table, other in (
+        ("a", independent.buffer_of("a")),
+        ("b", independent.buffer_of("b")),
+        ("moments", lockstep.buffer_of()),
+    ):
+        wanted = windows_of(other) if len(other) else []
+        assert tables[table].get_table_info().current_size == len(wanted)
+        assert not wanted or windows_of(tables[table]) == wanted
+
+
+@pytest.fixture(scope="module")
+def told_tables() -> Iterator[ReverbAgentTables]:
+    tables = ReverbAgentTables.local(
+        {"a": TOLD, "b": TOLD},
+        lambda agent: agent,
+        independent={name: TableConfig(name, TOLD, 5000, sequence_length=2, scannable=True) for name in ("a", "b")},
+        lockstep=TableConfig("moments", TOLD, 5000, sequence_length=2, scannable=True),
+        batch_size=2,
+        timeout_s=20.0,
+    )
+    with tables:
+        yield tables
