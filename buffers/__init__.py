@@ -7,6 +7,7 @@ uses it is built.
 from . import table_presets
 from .advantages import Advantages
 from .agent_frames import AgentFrame, JointFrame
+from .agent_info import AgentInfo, LockstepInfo
 from .base import BufferInfo, EmptyBufferError, ReplayBuffer, WaitTimeoutError
 from .buffer_config import BufferConfig
 from .episode_ids import StatefulEpisodicReplayBuffer
@@ -39,6 +40,7 @@ from .windows import Window
 __all__ = [
     "Advantages",
     "AgentFrame",
+    "AgentInfo",
     "BufferConfig",
     "BufferInfo",
     "BufferStats",
@@ -50,6 +52,7 @@ __all__ = [
     "ItemSampler",
     "JointFrame",
     "Lifo",
+    "LockstepInfo",
     "MaxHeap",
     "MinHeap",
     "MinSize",

@@ -102,7 +102,7 @@ class AgentChecker:
                     as_tensors = isinstance(given[0], tf.Tensor)
                     rows[agent] = self._rows(checker, given, flags, _of(priorities, agent), _of(present, agent))
                     there = rows[agent].environments
-                if told is not None:
+                if told is not None and flags is not None:
                     ended[agent] = np.setdiff1d(np.flatnonzero(flags), there, assume_unique=True)
             except ValueError as error:
                 raise ValueError(f"agent {agent!r}: {error}") from error

@@ -66,11 +66,7 @@ class BufferInfo(NamedTuple):
       probabilities: float32 `[B]`, the chance of this draw among the eligible starts.
       keys: int64 `[B]`, what `update_priorities` takes.
       weights: float32 `[B]`, importance weights; ones where draws are uniform.
-      mask: bool, the shape of `ids`, False on padding. Of many agents in lockstep: a dict of them by agent, False
-        also where the agent was absent.
-      times: of many agents (`MultiAgentReplayBuffer`): int64, the shape of `ids`, in which moment of its environment
-        each frame was added; -1 on padding. Else `()`.
-      agents: of many agents that learn independently: int32 `[B]`, whose frames these are. Else `()`.
+      mask: bool, the shape of `ids`, False on padding.
 
     >>> BufferInfo(ids=[7], probabilities=[0.5], keys=[7], weights=[1.0], mask=[True]).key
     [7]
@@ -81,8 +77,6 @@ class BufferInfo(NamedTuple):
     keys: Any
     weights: Any
     mask: Any
-    times: Any = ()
-    agents: Any = ()
 
     @property
     def key(self) -> Any:
@@ -336,17 +330,13 @@ def join_samples(samples: Sequence[tuple[Items, BufferInfo]]) -> tuple[Items, Bu
 
         return tf.nest.map_structure(joined, *parts)
 
-    flat = BufferInfo(*(list(field) for field in zip(*infos, strict=True)))
-    info = BufferInfo(
-        join(flat.ids, -1),
-        tf.concat(flat.probabilities, 0),
-        tf.concat(flat.keys, 0),
-        tf.concat(flat.weights, 0),
-        join(flat.mask),
-        join(flat.times, -1),
-        tf.nest.map_structure(lambda *leaves: tf.concat(leaves, 0), *flat.agents),
-    )
-    return join([items for items, _ in samples]), info
+    # Padding is -1 in these, and zeros (False) elsewhere; others have no `T` axis.
+    values = {"ids": -1, "times": -1, "mask": 0}
+    joined = {
+        name: join(parts, values[name]) if name in values else tf.concat(parts, 0)
+        for name, parts in zip(infos[0]._fields, zip(*infos, strict=True), strict=True)
+    }
+    return join([items for items, _ in samples]), infos[0]._replace(**joined)
 
 
 def check_count(name: str, value: Any, *, optional: bool = False) -> None:

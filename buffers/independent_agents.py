@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from .agent_frames import AgentFrame, agent_frame_spec
 from .agent_gather import frames_of_streams
+from .agent_info import AgentInfo
 from .agent_input import AgentAdd, AgentRows
 from .agent_policies import AgentPolicies
 from .base import BufferInfo, Items, ReplayBuffer
@@ -123,7 +124,9 @@ class IndependentAgents:
                 buffer.clear()
             self._open = {agent: np.zeros(self._batch_size, bool) for agent in self._open}
 
-    def unpack(self, policy: str, items: Items, info: BufferInfo, drawn: int) -> tuple[Items, BufferInfo]:
+    def unpack(
+        self, policy: str, items: Items, info: BufferInfo, drawn: int, *, is_all_real: bool = False
+    ) -> tuple[Items, AgentInfo]:
         """A sample of a policy's buffer as its user sees it; eager tensors, or in a graph.
 
         Args:
@@ -131,6 +134,7 @@ class IndependentAgents:
           items: `AgentFrame`, leaves `[B, T, ...]`.
           info: of the sample.
           drawn: index of the drawn frame.
+          is_all_real: nothing in these windows is padding.
         """
         numbers, shape = self._numbers[policy], info.keys.shape
         if len(numbers) == 1:
@@ -141,7 +145,8 @@ class IndependentAgents:
                 agents = tf.gather(numbers, stream // self._batch_size)
             else:
                 agents = copy_to_tensor(numbers[stream.numpy() // self._batch_size])
-        return items.frame, info._replace(times=items.time, agents=agents)
+        times = items.time if is_all_real else tf.where(info.mask, items.time, tf.constant(-1, tf.int64))
+        return items.frame, AgentInfo.of(info, times, agents)
 
     def gather_all(self) -> dict[str, Nest]:
         """By agent every frame held of it, oldest first, ragged leaves `[B, T, ...]`."""

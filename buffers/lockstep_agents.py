@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from .agent_frames import PRESENT, JointFrame, joint_frame_spec, life_mask, life_mask_in_graph
 from .agent_gather import frames_of_agents
+from .agent_info import LockstepInfo
 from .agent_input import AgentAdd, AgentRows
 from .agent_lives import AgentLives, Moment
 from .agent_policies import AgentPolicies
@@ -105,7 +106,7 @@ class LockstepAgents:
         """By agent every frame held of it, oldest first, ragged leaves: rows are those of the buffer's own."""
         return frames_of_agents(self._buffer.gather_all(), self._known.agents)
 
-    def errors_of_rows(self, info: BufferInfo, td_errors: Any, eta: float, burn_in: int) -> tf.Tensor:
+    def errors_of_rows(self, info: LockstepInfo, td_errors: Any, eta: float, burn_in: int) -> tf.Tensor:
         """One absolute error a window, float `[B]`: the mean over the agents that have a frame in it.
 
         Args:
@@ -131,7 +132,7 @@ class LockstepAgents:
 
     def unpack(
         self, items: Items, info: BufferInfo, drawn: int, *, is_all_real: bool = False
-    ) -> tuple[Items, BufferInfo]:
+    ) -> tuple[Items, LockstepInfo]:
         """A sample of the buffer as its user sees it: eager tensors, or in a graph.
 
         Args:
@@ -160,7 +161,8 @@ class LockstepAgents:
                     codes, mask = np.expand_dims(codes, axis), np.expand_dims(mask, axis)
                 real = np.squeeze(life_mask(codes, mask, drawn), tuple(missing))
                 masks = tf.unstack(tf.constant(np.moveaxis(real, -1, 0)))
-        return items.frames, info._replace(mask=dict(zip(agents, masks, strict=True)), times=items.time)
+        times = items.time if is_all_real else tf.where(info.mask, items.time, tf.constant(-1, tf.int64))
+        return items.frames, LockstepInfo(*info[:4], dict(zip(agents, masks, strict=True)), times)
 
     def _all_real(self, mask: tf.Tensor) -> list[tf.Tensor]:
         """Masks of a sample in which every agent is there, made once while sizes stay the same."""

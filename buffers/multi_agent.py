@@ -570,21 +570,19 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         self._known.check_policies("policy", (policy,))
         return policy
 
-    def _sample_of(self, key: str, sample_batch_size: Any, num_steps: Any, window: Any) -> tuple[Items, BufferInfo]:
+    def _sample_of(self, key: str, sample_batch_size: Any, num_steps: Any, window: Any) -> tuple[Items, Any]:
         items, info = self._buffers[key].sample(sample_batch_size, num_steps, window=window)
         return self._unpack(key, items, info, num_steps, window)
 
-    def _unpack(
-        self, key: str, items: Items, info: BufferInfo, num_steps: Any, window: Any
-    ) -> tuple[Items, BufferInfo]:
+    def _unpack(self, key: str, items: Items, info: BufferInfo, num_steps: Any, window: Any) -> tuple[Items, Any]:
         """A sample of one of the buffers as its user sees it."""
         drawn = 0 if window is None else window.burn_in
-        if self._lockstep is None:
-            assert self._independent is not None  # the other mode
-            return self._independent.unpack(key, items, info, drawn)
         # Whole episodes differ in length, and windows that are cut short are padded.
         is_all_real = window.is_plain if window is not None else num_steps is not None or info.ids is info.keys
-        return self._lockstep.unpack(items, info, drawn, is_all_real=is_all_real)
+        if self._lockstep is not None:
+            return self._lockstep.unpack(items, info, drawn, is_all_real=is_all_real)
+        assert self._independent is not None  # the other mode
+        return self._independent.unpack(key, items, info, drawn, is_all_real=is_all_real)
 
     def _by_policy(self, name: str, value: Any) -> Mapping[str, Any]:
         if not isinstance(value, Mapping):

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from replayfeed.buffers import BufferInfo
+from replayfeed.buffers import BufferInfo, LockstepInfo
 
 from .sample_windows import Transform
 
@@ -33,15 +33,16 @@ def of_agent(agent: str, num_steps: int | None = None) -> Transform:
 
     >>> import tensorflow as tf
     >>> mask = {"a": tf.constant([[True, False, True, False]])}  # a and b take turns
-    >>> info = BufferInfo(tf.constant([[5, 6, 7, 8]]), tf.ones([1]), tf.constant([5]), tf.ones([1]), mask)
+    >>> ids, times = tf.constant([[5, 6, 7, 8]]), tf.constant([[0, 1, 2, 3]])
+    >>> info = LockstepInfo(ids, tf.ones([1]), tf.constant([5]), tf.ones([1]), mask, times)
     >>> items, info = of_agent("a")({"a": tf.constant([[1, 0, 3, 0]])}, info)
-    >>> items.numpy(), info.mask.numpy(), info.ids.numpy()
-    (array([[1, 3, 0, 0]], dtype=int32), array([[ True,  True, False, False]]), array([[5, 7, 6, 8]], dtype=int32))
+    >>> items.numpy(), info.mask.numpy(), info.times.numpy()
+    (array([[1, 3, 0, 0]], dtype=int32), array([[ True,  True, False, False]]), array([[0, 2, 1, 3]], dtype=int32))
     """
 
     @tf.autograph.experimental.do_not_convert
     def view(items: Nest, info: BufferInfo) -> tuple[Nest, BufferInfo]:
-        if not isinstance(items, dict) or not isinstance(info.mask, dict):
+        if not isinstance(items, dict) or not isinstance(info, LockstepInfo) or not isinstance(info.mask, dict):
             raise ValueError(f"of_agent({agent!r}): the sample is not by agent; draw it from a buffer in lockstep.")
         if agent not in items:
             raise ValueError(f"of_agent: there is no agent {agent!r}; there are {', '.join(map(repr, items))}.")

@@ -20,7 +20,7 @@ from replayfeed.buffers.nests import Nest
 
 from .layouts import NEXT_OBSERVATION
 from .rlds_steps import OBSERVATION
-from .sample_windows import Transform, like, on_windows, row_numbers, take_frames, window_length
+from .sample_windows import Transform, like, on_windows, replace_rows, row_numbers, take_frames, window_length
 from .step_fields import FinalFrame, FlagNames, Flow, map_subtrees, read_flow, subtree, top_level_fields
 
 Pad = Literal["zero", "repeat"]
@@ -97,8 +97,7 @@ def stack_frames(
         stacked = map_subtrees(stacker.all_stacks, items, paths, lambda leaf: leaf[:, k - 1 :])
         if NEXT_OBSERVATION in given:
             stacked = _with_next_stacks(stacked, paths)
-        times = info.times if isinstance(info.times, tuple) else info.times[:, k - 1 :]
-        return stacked, info._replace(ids=info.ids[:, k - 1 :], mask=info.mask[:, k - 1 :], times=times)
+        return stacked, replace_rows(info, lambda numbers: numbers[:, k - 1 :])
 
     return on_windows("stack_frames", transform)
 

@@ -13,7 +13,7 @@ from replayfeed.buffers.nests import Nest
 from .frame_stack import Pad, Stacker, check_stack, moved_on
 from .layouts import NEXT_OBSERVATION
 from .rlds_steps import ACTION, OBSERVATION, REWARD
-from .sample_windows import Transform, like, on_windows, row_numbers, take_frames, window_length
+from .sample_windows import Transform, like, on_windows, replace_rows, row_numbers, take_frames, window_length
 from .step_fields import (
     FlagNames,
     Flow,
@@ -230,8 +230,8 @@ def _to_transition(
         next_reward=_without_axis_of_one(next_reward) if names.next_reward else (),
         extras={name: window.first(subtree(fields, name)) for name in names.extras} if names.extras else (),
     )
-    info = info._replace(ids=window.first(info.ids), mask=there, weights=tf.where(there, info.weights, 0.0))
-    return transition, info._replace(times=() if isinstance(info.times, tuple) else window.first(info.times))
+    info = replace_rows(info, window.first)
+    return transition, info._replace(mask=there, weights=tf.where(there, info.weights, 0.0))
 
 
 def _without_axis_of_one(reward: tf.Tensor) -> tf.Tensor:
@@ -276,9 +276,6 @@ def _to_trajectory(
         reached = tf.where(goes_on, window.at(numbers, frame), tf.constant(-1, numbers.dtype))
         return tf.stack([window.first(numbers), reached], axis=1)
 
-    return pairs, info._replace(
-        ids=of_pairs(info.ids),
-        times=() if isinstance(info.times, tuple) else of_pairs(info.times),
-        mask=tf.stack([there, there & goes_on], axis=1),
-        weights=tf.where(there, info.weights, 0.0),
-    )
+    mask = tf.stack([there, there & goes_on], axis=1)
+    info = replace_rows(info._replace(mask=info.ids), of_pairs)
+    return pairs, info._replace(mask=mask, weights=tf.where(there, info.weights, 0.0))

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from replayfeed.buffers import BufferInfo
+from replayfeed.buffers import AgentInfo, BufferInfo, LockstepInfo
 from replayfeed.buffers.nests import Nest
 
 Transform = Callable[[Nest, BufferInfo], tuple[Nest, BufferInfo]]
@@ -30,8 +30,7 @@ def on_windows(name: str, transform: Transform, *, any_length: bool = False) -> 
     def transformed(items: Nest, info: BufferInfo) -> tuple[Nest, BufferInfo]:
         if isinstance(info.mask, dict):
             raise ValueError(f"{name} takes the windows of one agent: of_agent(agent) gives them, and its mask.")
-        # What is `()` is not there, and stays so.
-        info = BufferInfo(*(value if isinstance(value, tuple) else tf.convert_to_tensor(value) for value in info))
+        info = type(info)(*(tf.convert_to_tensor(value) for value in info))
         batched = info.probabilities.shape.rank == 1
         if info.mask.shape.rank != (2 if batched else 1):
             raise ValueError(
@@ -48,6 +47,14 @@ def on_windows(name: str, transform: Transform, *, any_length: bool = False) -> 
         return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), transform(items, info))
 
     return transformed
+
+
+def replace_rows(info: BufferInfo, function: Callable[[tf.Tensor], tf.Tensor]) -> BufferInfo:
+    """`info` with `function` of all that has a `T` axis: ids, mask, and of many agents times."""
+    changed = info._replace(ids=function(info.ids), mask=function(info.mask))
+    if isinstance(changed, AgentInfo | LockstepInfo):
+        return changed._replace(times=function(changed.times))
+    return changed
 
 
 def window_length(info: BufferInfo) -> int | tf.Tensor:
