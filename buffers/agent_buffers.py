@@ -12,15 +12,12 @@ from .buffer_config import BufferConfig
 from .episodic import EpisodicReplayBuffer
 from .nests import Nest
 from .reservoir import ReservoirReplayBuffer
-from .reverb_buffer import ReverbReplayBuffer
-from .reverb_episodic import ReverbEpisodicReplayBuffer
+from .reverb_agents import ReverbAgentTables
 from .ring_buffer import RingReplayBuffer
 from .rollout import RolloutBuffer
-from .server import ReplayServer
-from .spec import DataSpec
 from .tables import TableConfig
 
-_KINDS = (RingReplayBuffer, EpisodicReplayBuffer, ReservoirReplayBuffer, ReverbReplayBuffer, ReverbEpisodicReplayBuffer)
+_KINDS = (RingReplayBuffer, EpisodicReplayBuffer, ReservoirReplayBuffer)
 
 MakeBuffer = BufferConfig | TableConfig | Callable[..., ReplayBuffer]
 
@@ -79,24 +76,10 @@ def divided_maker(maker: Any, shards: int) -> MakeBuffer:
     return maker
 
 
-def check_table_spec(table: TableConfig, whose: str, expected: Nest) -> None:
-    """Refuses a table that was meant for other frames.
-
-    Raises:
-      ValueError: `data_spec` differs from what agents' specs say.
-    """
-    given, wanted = DataSpec(table.data_spec), DataSpec(expected)
-    mine = [(field.path, field.shape, field.dtype) for field in given.fields]
-    theirs = [(field.path, field.shape, field.dtype) for field in wanted.fields]
-    if mine != theirs:
-        raise ValueError(
-            f"make_buffer: table {table.name!r} has another data_spec than {whose}: {table.data_spec!r}, expected "
-            f"{expected!r}."
-        )
-
-
-def built(maker: Callable[..., ReplayBuffer] | BufferConfig, data_spec: Nest, batch_size: int) -> ReplayBuffer:
-    """The buffer in this process that `make_buffer` makes, its streams let go apart.
+def built(
+    maker: Callable[..., ReplayBuffer] | BufferConfig, data_spec: Nest, batch_size: int, *, part: bool
+) -> ReplayBuffer:
+    """The buffer in this process that `make_buffer` makes; with `part` its streams are let go apart.
 
     Raises:
       TypeError: what was made is no buffer.
@@ -117,7 +100,7 @@ def built(maker: Callable[..., ReplayBuffer] | BufferConfig, data_spec: Nest, ba
         )
     if buffer.batch_size != batch_size:
         raise ValueError(f"make_buffer made a buffer of batch_size {buffer.batch_size}, asked for was {batch_size}.")
-    if batch_size > 1:
+    if part and batch_size > 1:
         buffer.let_streams_part()
     return buffer
 
@@ -128,51 +111,87 @@ def looks_ahead(buffer: ReplayBuffer) -> bool:
 
 
 def build_all(
-    makers: Mapping[str, MakeBuffer], specs: Mapping[str, Nest], num_streams: Mapping[str, int]
-) -> tuple[dict[str, ReplayBuffer], list[ReplayServer]]:
-    """The buffers by their keys, and the server that was started for those of them that are tables.
+    makers: Mapping[str, MakeBuffer], specs: Mapping[str, Nest], num_streams: Mapping[str, int], *, part: bool
+) -> dict[str, ReplayBuffer]:
+    """The buffers in this process by their keys.
 
     Args:
-      makers: what makes each.
+      makers: what makes each; no tables.
       specs: of what each stores.
       num_streams: of each.
+      part: let their streams go apart.
 
     Raises:
-      TypeError, ValueError, ImportError: as `built`, `ReplayServer` and the buffers; what was built is closed.
+      TypeError, ValueError: as `built`; what was built is closed.
     """
-    tables = {
-        key: dataclasses.replace(maker, data_spec=specs[key])
-        for key, maker in makers.items()
-        if isinstance(maker, TableConfig)
-    }
-    servers = [ReplayServer(list(tables.values()))] if tables else []
     buffers: dict[str, ReplayBuffer] = {}
     try:
         for key, maker in makers.items():
-            if key in tables:
-                buffers[key] = _reader(tables[key], servers[0], num_streams[key])
-            else:
-                assert not isinstance(maker, TableConfig)  # those are tables
-                buffers[key] = built(maker, specs[key], num_streams[key])
+            assert not isinstance(maker, TableConfig)  # those are served
+            buffers[key] = built(maker, specs[key], num_streams[key], part=part)
     except BaseException:
         for buffer in buffers.values():
             buffer.close()
-        for server in servers:
-            server.stop()
         raise
-    return buffers, servers
+    return buffers
 
 
-def _reader(table: TableConfig, server: ReplayServer, num_streams: int) -> ReplayBuffer:
-    if table.sequence_length is None:
-        return ReverbEpisodicReplayBuffer(
-            table.data_spec, table_name=table.name, local_server=server, batch_size=num_streams
+def served(
+    known: AgentPolicies,
+    makers: Mapping[str, MakeBuffer],
+    lockstep: MakeBuffer | None,
+    batch_size: int,
+    *,
+    cast: bool,
+    end_of_episode_fn: Callable[[Nest], Any] | None,
+) -> ReverbAgentTables | None:
+    """The tables that `make_buffer` asks for, on a server of their own; None where it asks for none.
+
+    Args:
+      known: the agents.
+      makers: by policy, of independent ones.
+      lockstep: of all agents together; None: policies are independent.
+      batch_size: `B`, environments.
+      cast: as in `ReverbAgentTables`.
+      end_of_episode_fn: as in `ReverbAgentTables`.
+
+    Raises:
+      ValueError: some are tables, and others are not.
+      TypeError, ValueError, ImportError: as `ReverbAgentTables.local`.
+    """
+    all_makers = [*makers.values()] if lockstep is None else [lockstep]
+    tables = {policy: maker for policy, maker in makers.items() if isinstance(maker, TableConfig)}
+    if not any(isinstance(maker, TableConfig) for maker in all_makers):
+        return None
+    if not all(isinstance(maker, TableConfig) for maker in all_makers):
+        raise ValueError(
+            f"make_buffer: the policies {', '.join(map(repr, tables))} have tables and the others have not: give each "
+            "a TableConfig, or none."
         )
-    return ReverbReplayBuffer(
-        table.data_spec,
-        table_name=table.name,
-        sequence_length=table.sequence_length,
-        local_server=server,
-        batch_size=num_streams,
-        stride=table.stride,
+    return ReverbAgentTables.local(
+        known.data_specs,
+        known.policy_of,
+        independent=tables if lockstep is None else None,
+        lockstep=lockstep if isinstance(lockstep, TableConfig) else None,
+        batch_size=batch_size,
+        cast=cast,
+        end_of_episode_fn=end_of_episode_fn,
     )
+
+
+def check_tables(tables: ReverbAgentTables, known: AgentPolicies, batch_size: int) -> None:
+    """Refuses tables that were made for others.
+
+    Raises:
+      ValueError: agents, policies or `batch_size` differ.
+    """
+    theirs = tables._known
+    if theirs.agents != known.agents or any(
+        theirs.policy_of(agent) != known.policy_of(agent) for agent in known.agents
+    ):
+        raise ValueError(
+            f"make_buffer: the tables are of the agents {', '.join(map(repr, theirs.agents))}, in this order, with "
+            "policies of their own; give the same data_specs and policy_of."
+        )
+    if tables.batch_size != batch_size:
+        raise ValueError(f"make_buffer: the tables have batch_size {tables.batch_size}, given was {batch_size}.")

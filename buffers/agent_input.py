@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,6 +56,21 @@ class AgentAdd(NamedTuple):
         for rows in self.rows.values():
             present[rows.environments] = True
         return present
+
+
+def moments_of(add: AgentAdd) -> Iterator[AgentAdd]:
+    """The `T` moments of a sequence one by one."""
+    for t in range(add.num_steps or 0):
+        rows = {
+            agent: AgentRows(
+                [leaf[:, t] for leaf in each.leaves],
+                each.environments,
+                None if each.ends is None else each.ends[:, t],
+                None if each.priorities is None else each.priorities[:, t],
+            )
+            for agent, each in add.rows.items()
+        }
+        yield add._replace(rows=rows, num_steps=None)
 
 
 class AgentChecker:

@@ -28,12 +28,16 @@ class IndependentAgents:
       known: the agents.
       buffers: by policy, each of `frame_spec`, with `num_streams` streams that may part.
       batch_size: `B`, environments.
+      together: streams do not part: each add brings all agents of a policy, or none.
     """
 
-    def __init__(self, known: AgentPolicies, buffers: Mapping[str, ReplayBuffer], batch_size: int) -> None:
+    def __init__(
+        self, known: AgentPolicies, buffers: Mapping[str, ReplayBuffer], batch_size: int, *, together: bool = False
+    ) -> None:
         self._known = known
         self._buffers = dict(buffers)
         self._batch_size = batch_size
+        self._together = together
         self._lock = threading.Lock()
         # For each environment the number of its next moment.
         self._times = np.zeros(batch_size, np.int64)
@@ -64,8 +68,13 @@ class IndependentAgents:
         """How many streams the buffer of a policy has."""
         return len(known.agents_of(policy)) * batch_size
 
-    def add(self, add: AgentAdd) -> dict[str, Array]:
-        """Stores a moment, or a sequence of them; ids int64 `[B]` (`[B, T]`) by agent, -1 where it is absent."""
+    def add(self, add: AgentAdd, joint_priorities: Array | None = None) -> dict[str, Array]:
+        """Stores a moment, or a sequence of them; ids int64 `[B]` (`[B, T]`) by agent, -1 where it is absent.
+
+        There are no priorities of moments.
+        """
+        if self._together:
+            self._check_together(add)
         ids: dict[str, Array] = {}
         with self._lock:
             times = self._times if add.num_steps is None else self._times[:, None] + np.arange(add.num_steps)
@@ -202,6 +211,22 @@ class IndependentAgents:
                 out[agent] = np.full((self._batch_size, *mine.shape[1:]), NO_ID)
                 out[agent][each.environments] = mine
         return out
+
+    def _check_together(self, add: AgentAdd) -> None:
+        """Refuses a moment that does not bring all streams of a policy's buffer.
+
+        Raises:
+          ValueError: an agent is absent; the message names it.
+        """
+        for policy in self._known.policies:
+            agents = self._known.agents_of(policy)
+            there = [agent for agent in agents if agent in add.rows]
+            for agent in agents if there else ():
+                if agent not in add.rows or len(add.rows[agent].environments) < self._batch_size:
+                    raise ValueError(
+                        f"agent {agent!r} is absent, and this buffer was built with streams='together': each add "
+                        f"brings all agents of policy {policy!r} in every environment; build it with streams='apart'."
+                    )
 
     def _end_absent(self, add: AgentAdd, ended: Array) -> None:
         """Environments ended, bool `[B]`, in which some agents had no frame."""

@@ -8,16 +8,15 @@ from typing import Any, Literal, get_args
 import numpy as np
 import tensorflow as tf
 
-from .agent_buffers import MakeBuffer, build_all, divided_maker, looks_ahead, makers_by_policy
+from .agent_buffers import MakeBuffer, looks_ahead
 from .agent_input import AgentAdd, AgentChecker
+from .agent_parts import make_parts
 from .agent_policies import AgentPolicies
 from .base import BufferInfo, Ids, Items, ReplayBuffer, check_count, join_samples
 from .callbacks import call_weakly
-from .episode_ends import EpisodeRule
-from .independent_agents import IndependentAgents
-from .lockstep_agents import LockstepAgents
 from .nests import Array, Nest
 from .priorities import check_keys, check_priorities
+from .reverb_agents import ReverbAgentTables
 from .ring_dataset import repacked
 from .stats import BufferStats, total_stats
 from .windows import Window, resolve_window
@@ -50,13 +49,18 @@ class MultiAgentReplayBuffer(ReplayBuffer):
       policy_of: by agent its policy: a dict, or a function of the agent.
       make_buffer: a `BufferConfig`; or a function that is called with `data_spec=` and `batch_size=` and makes a
         buffer of the package, such as `functools.partial(TFPrioritizedReplayBuffer, max_length=1000)`; or a
-        `TableConfig` for a Reverb table, whose `data_spec` is replaced by what is stored. Independent: or a dict of
-        these by policy. Functions that are given to buffers (`end_of_episode_fn`, `eligible_fn`) get what is stored,
-        an `AgentFrame` with the agent's items in `.frame`, or a `JointFrame` with those by agent in `.frames`.
+        `TableConfig` for a table on a Reverb server of its own, whose `data_spec` is replaced by what is stored.
+        Independent: or a dict of these by policy. Or `ReverbAgentTables`, on any server, with tables for the policies,
+        for all together, or both: two buffers may read one of them, in one mode each. Functions that are given to
+        buffers (`end_of_episode_fn`, `eligible_fn`) get what is stored, an `AgentFrame` with the agent's items in
+        `.frame`, or a `JointFrame` with those by agent in `.frames`.
       mode: `'independent'` or `'lockstep'`.
       batch_size: `B`, environments that are written side by side.
       shards: this buffer is one of so many, in as many processes, that divide the capacity between them: each holds
         `1 / shards` of it, rounded down. For a `BufferConfig` or a `TableConfig`; a function divides for itself.
+      streams: `'apart'`: agents may be absent. `'together'`: each add brings all streams of each buffer in this process
+        (independent: every agent in every environment; in lockstep some agent in every environment), which is
+        quicker where there are several; other adds are refused.
       cast: convert input within its kind (float64 to float32) instead of refusing it.
       end_of_episode_fn: an agent's items `-> bool [B]` for specs that do not tell ends, in lockstep.
 
@@ -85,44 +89,43 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         self,
         data_specs: Mapping[str, Nest],
         policy_of: Mapping[str, str] | Callable[[str], str],
-        make_buffer: MakeBuffer | Mapping[str, MakeBuffer],
+        make_buffer: MakeBuffer | Mapping[str, MakeBuffer] | ReverbAgentTables,
         *,
         mode: Mode = "independent",
         batch_size: int = 1,
         shards: int = 1,
+        streams: Literal["apart", "together"] = "apart",
         cast: bool = False,
         end_of_episode_fn: Callable[[Nest], Any] | None = None,
     ) -> None:
         if mode not in get_args(Mode):
             raise ValueError(f"mode must be 'independent' or 'lockstep', got {mode!r}.")
         check_count("batch_size", batch_size)
-        self._known = known = AgentPolicies(data_specs, policy_of)
+        if streams not in ("apart", "together"):
+            raise ValueError(f"streams must be 'apart' or 'together', got {streams!r}.")
+        if mode == "lockstep" and isinstance(make_buffer, Mapping):
+            raise ValueError("make_buffer by policy in lockstep: there is one buffer for all; give one.")
+        if mode == "independent" and end_of_episode_fn is not None:
+            raise ValueError(
+                "end_of_episode_fn: independent policies have buffers of their own; give it to make_buffer."
+            )
+        self._known = AgentPolicies(data_specs, policy_of)
         self._mode = mode
         self._batch_size = int(batch_size)
-        self._checker = AgentChecker(known, self._batch_size, cast=cast)
+        self._checker = AgentChecker(self._known, self._batch_size, cast=cast)
         self._closed = False
-        self._buffers: dict[str, ReplayBuffer] = {}
-        self._independent: IndependentAgents | None = None
-        self._lockstep: LockstepAgents | None = None
-        self._servers: list[Any] = []
-        if mode == "independent":
-            if end_of_episode_fn is not None:
-                raise ValueError(
-                    "end_of_episode_fn: independent policies have buffers of their own; give it to make_buffer."
-                )
-            specs = {policy: IndependentAgents.frame_spec(known, policy, self._batch_size) for policy in known.policies}
-            streams = {policy: len(known.agents_of(policy)) * self._batch_size for policy in known.policies}
-            makers = makers_by_policy(known, make_buffer, shards)
-            self._buffers, self._servers = build_all(makers, specs, streams)
-            self._independent = IndependentAgents(known, self._buffers, self._batch_size)
-        else:
-            if isinstance(make_buffer, Mapping):
-                raise ValueError("make_buffer by policy in lockstep: there is one buffer for all; give one.")
-            rules = {agent: EpisodeRule(spec, end_of_episode_fn) for agent, spec in known.specs.items()}
-            maker = divided_maker(make_buffer, shards)
-            spec = LockstepAgents.frame_spec(known, rules)
-            self._buffers, self._servers = build_all({"": maker}, {"": spec}, {"": self._batch_size})
-            self._lockstep = LockstepAgents(known, self._buffers[""], self._batch_size, rules)
+        parts = make_parts(
+            self._known,
+            make_buffer,
+            self._batch_size,
+            is_lockstep=mode == "lockstep",
+            shards=shards,
+            together=streams == "together",
+            cast=cast,
+            end_of_episode_fn=end_of_episode_fn,
+        )
+        self._buffers, self._writer, self._resources = parts.buffers, parts.writer, parts.owned
+        self._independent, self._lockstep = parts.independent, parts.lockstep
 
     # What there is
 
@@ -243,10 +246,9 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         if self._lockstep is not None:
             given = self._joint_priorities(priorities, (self._batch_size,))
             add = self._checker.moment(items, end_of_episode, None, present)
-            return _like(add, self._lockstep.add(add, given))
-        assert self._independent is not None  # the other mode
+            return _like(add, self._writer.add(add, given))
         add = self._checker.moment(items, end_of_episode, priorities, present)
-        return self._by_agent(items, add, self._independent.add(add))
+        return self._by_agent(items, add, self._writer.add(add, None))
 
     def add_sequence(
         self, items: Items, *, end_of_episode: Any = None, priorities: Any = None, streams: Any = None
@@ -273,10 +275,9 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         if self._lockstep is not None:
             add = self._checker.sequence(items, end_of_episode, None)
             given = self._joint_priorities(priorities, (self._batch_size, add.num_steps or 0))
-            return _like(add, self._lockstep.add(add, given))
-        assert self._independent is not None  # the other mode
+            return _like(add, self._writer.add(add, given))
         add = self._checker.sequence(items, end_of_episode, priorities)
-        return self._by_agent(items, add, self._independent.add(add))
+        return self._by_agent(items, add, self._writer.add(add, None))
 
     def let_streams_part(self) -> None:
         """Nothing to do: agents come and go anyhow."""
@@ -292,9 +293,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         if agent is not None:
             self._known.check_agents("agent", (agent,))
         self._check_open()
-        writer = self._independent or self._lockstep
-        assert writer is not None  # one of the modes
-        writer.end_stream(b, agent)
+        self._writer.end_stream(b, agent)
 
     # Reading
 
@@ -530,9 +529,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
     def clear(self) -> None:
         """Empties all buffers and their counters."""
         self._check_open()
-        writer = self._independent or self._lockstep
-        assert writer is not None  # one of the modes
-        writer.clear()
+        self._writer.clear()
 
     def stats(self, policy: str | None = None) -> BufferStats:
         """Counts, shares and bytes as of now: of a policy, or of all together.
@@ -550,10 +547,13 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             buffer.flush()
 
     def close(self) -> None:
-        """Closes all buffers, and the server that was made for them. The buffer cannot be used afterwards."""
+        """Closes all buffers, and the server that was made for them. The buffer cannot be used afterwards.
+
+        `ReverbAgentTables` that were given stay open.
+        """
         self._closed = True
-        for resource in (*self._buffers.values(), *self._servers):
-            resource.close() if isinstance(resource, ReplayBuffer) else resource.stop()
+        for resource in self._resources:
+            resource.close()
 
     # How it is done
 

@@ -15,6 +15,7 @@ from replayfeed.buffers import (
     EpisodicReplayBuffer,
     MinSize,
     MultiAgentReplayBuffer,
+    ReverbAgentTables,
     RolloutBuffer,
     TableConfig,
     TFPrioritizedReplayBuffer,
@@ -853,3 +854,60 @@ def test_agents_that_take_turns_have_n_step_returns_over_their_own_steps():
         assert found == {0: (1.0, 4.0)}
         mask = dict(zip(sample[1].times.numpy()[:, 0].tolist(), info.mask.numpy().tolist(), strict=True))
         assert mask == {0: True, 1: False}
+
+
+def test_both_modes_read_what_was_written_once_and_other_processes_may_write():
+    specs, policy_of = {"a": VALUE, "b": VALUE}, {"a": "p", "b": "p"}
+    own = {"p": TableConfig("own", VALUE, 50, sequence_length=2)}
+    moments = TableConfig("moments", VALUE, 50, sequence_length=2)
+    with ReverbAgentTables.local(specs, policy_of, independent=own, lockstep=moments) as tables:
+        independent = MultiAgentReplayBuffer(specs, policy_of, tables)
+        lockstep = MultiAgentReplayBuffer(specs, policy_of, tables, mode="lockstep")
+        independent.add_batch({"a": values(0), "b": values(10)})
+        lockstep.add_batch({"a": values(1)})
+        ids = independent.add_batch({"a": values(2), "b": values(12)})
+        assert set(ids) == {"a", "b"}
+        items, info = independent.sample(50, 2, policy="p")
+        assert {tuple(row) for row in items["value"].numpy().tolist()} == {(0, 1), (1, 2), (10, 12)}
+        assert {tuple(row) for row in info.times.numpy().tolist()} == {(0, 1), (1, 2), (0, 2)}
+        items, info = lockstep.sample(50, 2)
+        rows = {(tuple(a), tuple(b)) for a, b in zip(shown(items, info, "a"), shown(items, info, "b"), strict=True)}
+        assert rows == {((0, 1), (10, None)), ((1, 2), (None, 12))}
+        # A collector that knows only the address.
+        with ReverbAgentTables(
+            specs, policy_of, independent={"p": "own"}, lockstep="moments", server_address=tables.server_address
+        ) as remote:
+            MultiAgentReplayBuffer(specs, policy_of, remote).add_sequence(
+                {"a": {"value": np.array([[100, 101]], np.float32)}}
+            )
+        assert (100, 101) in {tuple(row) for row in independent.sample(200, 2, policy="p")[0]["value"].numpy().tolist()}
+        with pytest.raises(ValueError, match="the tables have batch_size 1, given was 2"):
+            MultiAgentReplayBuffer(specs, policy_of, tables, batch_size=2)
+        with pytest.raises(ValueError, match="the tables are of the agents 'a', 'b', in this order"):
+            MultiAgentReplayBuffer({"b": VALUE, "a": VALUE}, policy_of, tables)
+
+
+def test_policies_are_served_all_or_none():
+    makers = {"a": TableConfig("own", VALUE, 50), "b": BufferConfig("uniform", 10)}
+    with pytest.raises(ValueError, match="the policies 'a' have tables and the others have not"):
+        MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, OWN, makers)
+
+
+@pytest.mark.parametrize("mode", ["independent", "lockstep"])
+def test_streams_that_stay_together_are_the_same_and_refuse_to_part(mode):
+    found = []
+    for streams in ("apart", "together"):
+        buffer = MultiAgentReplayBuffer(
+            {"a": VALUE, "b": VALUE}, SHARED, BufferConfig("uniform", 80), mode=mode, batch_size=2, streams=streams
+        )
+        for step in range(5):
+            buffer.add_batch({"a": values(step, 100 + step), "b": values(10 + step, 110 + step)})
+        rows = [np.asarray(leaf["value"]).tolist() for leaf in buffer.gather_all().values()]
+        found.append([[list(row) for row in each] for each in rows])
+    assert found[0] == found[1]
+    if mode == "independent":
+        with pytest.raises(ValueError, match="agent 'b' is absent, and this buffer was built with streams='together'"):
+            buffer.add_batch({"a": values(5, 105)})
+        assert buffer.stats().added == 20
+    with pytest.raises(ValueError, match="streams must be 'apart' or 'together', got 'both'"):
+        MultiAgentReplayBuffer({"a": VALUE}, {"a": "a"}, BufferConfig("uniform", 10), streams="both")
