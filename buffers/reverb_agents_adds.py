@@ -112,9 +112,11 @@ class AgentMoments:
             there = present.any(axis=0)
             environments = np.flatnonzero(there)
             ids = self._write(tables, add, flags, moment, gone, environments, joint_priorities)
-            over = [np.flatnonzero(told_ends & ~there)]
-            over += [self._lives.end_lives(agents.index(agent), each) for agent, each in add.ended.items()]
-            self._end_episodes(tables, np.unique(np.concatenate(over)))
+            # Episodes that are over without a moment.
+            if add.ends is not None:
+                self._end_episodes(tables, np.flatnonzero(told_ends & ~there))
+            for agent, unseen in add.ended.items():
+                self._end_episodes(tables, self._lives.end_lives(agents.index(agent), unseen))
         return self._of_all(add, ids, environments)
 
     def end(self, tables: MomentTables, environment: int | None, agent: str | None) -> None:
@@ -169,7 +171,9 @@ class AgentMoments:
                 {agent: rows.environments for agent, rows in add.rows.items()},
                 self._times,
                 marks=marks,
-                ended={agent: np.flatnonzero(rows) for agent, rows in zip(self._known.agents, gone, strict=True)},
+                ended={
+                    self._known.agents[index]: np.flatnonzero(gone[index]) for index in np.flatnonzero(gone.any(axis=1))
+                },
                 codes=moment.codes if self._has_joint else None,
                 joint_rows=environments,
                 joint_marks=joint_marks,
