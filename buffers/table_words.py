@@ -114,6 +114,8 @@ def _item(config: TableConfig) -> str:
             text += "dropped" if kind.short == "drop" else "padded"
     if config.fields is not None:
         text += f"; of the fields {', '.join(config.fields)}"
+    if config.agents is not None:
+        text += f"; a frame is a moment of {_plural(len(config.agents), 'agent')}, in columns of their own"
     return text
 
 

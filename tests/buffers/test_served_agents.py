@@ -503,6 +503,23 @@ def test_tables_that_make_no_sense_are_refused(settings, message):
         agent_tables(SPECS, policy_of, **settings)
 
 
+def test_a_table_of_moments_in_words():
+    """A moment has 20 bytes of its own, the sheep 25 and an image, and each wolf 37."""
+    *_, table = agent_tables(SPECS, policy_of, lockstep=moments(sequence_length=2))
+    assert table.agents == {"wolf_0": True, "sheep": False, "wolf_1": True}
+    assert table.describe().splitlines()[1:2] == [
+        "  item: 2 frames in a row of one episode; cut short by the episode's end: dropped; a frame is a moment of 3 "
+        "agents, in columns of their own"
+    ]
+    assert table.make_layout().column_bytes == (20, 25, 1100, 37, 37)
+    with pytest.raises(ValueError, match="table 'moments' holds moments of the agents 'a': its data_spec must be a Jo"):
+        TableConfig("moments", NUMBER, 9, agents={"a": True})
+    with pytest.raises(TypeError, match="TableConfig.agents must be None or a dict of bools by agent"):
+        dataclasses.replace(table, agents={"wolf_0": 1})
+    with pytest.raises(ValueError, match="agents need layout='packed'"):
+        dataclasses.replace(table, layout="plain")
+
+
 def test_tables_of_other_agents_are_refused():
     tables = agent_tables(SPECS, policy_of, independent=own(), lockstep=moments())
     with ReplayServer([*tables, TableConfig("plain", NUMBER, 9)]) as server:
