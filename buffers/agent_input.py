@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,8 +36,8 @@ class AgentAdd(NamedTuple):
 
     Attributes:
       rows: by agent, in the order of the agents, those that are present anywhere.
-      ended: by agent int64 `[m]`, environments in which it is absent and its life is over.
-      ends: bool `[B]`, environments that end for all of their agents; None: none.
+      ended: by agent int64 `[m]`, environments in which it is absent and its life is over; in a sequence bool `[B, T]`.
+      ends: bool `[B]` (`[B, T]`), environments that end for all of their agents; None: none, or all agents are there.
       num_steps: `T` of a sequence; None: one moment.
       as_tensors: whether the items are tensors, and ids are to be.
       is_everywhere: whether each of the agents with rows is present in all environments.
@@ -49,6 +49,11 @@ class AgentAdd(NamedTuple):
     num_steps: int | None
     as_tensors: bool = False
     is_everywhere: bool = False
+
+    @property
+    def ends_absent_agents(self) -> bool:
+        """Whether this is a sequence in which lives end of agents that have no frames in it."""
+        return self.num_steps is not None and (bool(self.ended) or (self.ends is not None and bool(self.ends.any())))
 
     def is_present(self, batch_size: int) -> Array:
         """Environments in which any agent is present, bool `[B]`."""
@@ -70,7 +75,24 @@ def moments_of(add: AgentAdd) -> Iterator[AgentAdd]:
             )
             for agent, each in add.rows.items()
         }
-        yield add._replace(rows=rows, num_steps=None)
+        ended = {agent: np.flatnonzero(flags[:, t]) for agent, flags in add.ended.items()}
+        ends = None if add.ends is None else add.ends[:, t]
+        yield add._replace(rows=rows, ended=ended, ends=ends, num_steps=None)
+
+
+def add_one_by_one(
+    add_moment: Callable[[AgentAdd, Array | None], Any], add: AgentAdd, joint_priorities: Array | None, batch_size: int
+) -> Any:
+    """Adds the moments of a sequence; their ids int64 `[B, T]`, by agent or of moments as `add_moment` gives them."""
+    steps = []
+    for t, moment in enumerate(moments_of(add)):
+        steps.append(add_moment(moment, None if joint_priorities is None else joint_priorities[:, t]))
+    if not steps:
+        none = np.zeros((batch_size, 0), np.int64)
+        return dict.fromkeys(add.rows, none)
+    if isinstance(steps[0], dict):
+        return {agent: np.stack([step[agent] for step in steps], axis=1) for agent in add.rows}
+    return np.stack(steps, axis=1)
 
 
 class AgentChecker:
@@ -142,12 +164,11 @@ class AgentChecker:
     def sequence(self, items: Any, end_of_episode: Any, priorities: Any) -> AgentAdd:
         """`T` moments in which each agent that is named is present in all environments, leaves `[B, T, ...]`.
 
-        Ends of environments are those of their agents: they are in `AgentRows.ends`.
-
         Raises:
           ValueError: something does not fit, or agents disagree about `T`.
         """
         self._check_dicts(items, end_of_episode, priorities, None)
+        by_agent: Mapping[str, Any] = end_of_episode if isinstance(end_of_episode, Mapping) else {}
         rows: dict[str, AgentRows] = {}
         num_steps: int | None = None
         as_tensors = False
@@ -162,14 +183,24 @@ class AgentChecker:
                 if length != num_steps:
                     raise ValueError(f"it has {length} steps, and agents before it have {num_steps}.")
                 shape = (self._batch_size, length)
-                told = end_of_episode.get(agent) if isinstance(end_of_episode, Mapping) else end_of_episode
+                told = by_agent.get(agent) if isinstance(end_of_episode, Mapping) else end_of_episode
                 ends = None if told is None else as_flags("end_of_episode", told, shape)
-                given = None if priorities is None else priorities.get(agent)
+                given = _of(priorities, agent)
                 checked = None if given is None else check_priorities(given, None, shape)
                 rows[agent] = AgentRows(leaves, self._everywhere, ends, checked)
             except ValueError as error:
                 raise ValueError(f"agent {agent!r}: {error}") from error
-        return AgentAdd(rows, {}, None, num_steps or 0, as_tensors, True)
+        shape = (self._batch_size, num_steps or 0)
+        absent = [agent for agent in self._checkers if agent not in items]
+        ended = {
+            agent: as_flags(f"agent {agent!r}: end_of_episode", by_agent[agent], shape)
+            for agent in absent
+            if agent in by_agent
+        }
+        ends = None
+        if absent and end_of_episode is not None and not isinstance(end_of_episode, Mapping):
+            ends = as_flags("end_of_episode", end_of_episode, shape)
+        return AgentAdd(rows, ended, ends, num_steps or 0, as_tensors, True)
 
     def trace(self, items: Any, *, sequence: bool) -> None:
         """Checks inside a `tf.function` what tracing knows: structure, dtypes and static shapes.

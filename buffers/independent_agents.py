@@ -12,7 +12,7 @@ import tensorflow as tf
 from .agent_frames import AgentFrame, agent_frame_spec
 from .agent_gather import frames_of_streams
 from .agent_info import AgentInfo
-from .agent_input import AgentAdd, AgentRows
+from .agent_input import AgentAdd, AgentRows, add_one_by_one
 from .agent_policies import AgentPolicies
 from .base import BufferInfo, Items, ReplayBuffer
 from .memory import copy_to_tensor
@@ -75,6 +75,9 @@ class IndependentAgents:
         """
         if self._together:
             self._check_together(add)
+        if add.ends_absent_agents:
+            by_agent: dict[str, Array] = add_one_by_one(self.add, add, None, self._batch_size)
+            return by_agent
         ids: dict[str, Array] = {}
         with self._lock:
             times = self._times if add.num_steps is None else self._times[:, None] + np.arange(add.num_steps)
@@ -116,7 +119,7 @@ class IndependentAgents:
                 self._open[agent][each.environments] = True
         for agent, environments in add.ended.items():
             self._end(agent, self._streams[agent][environments])
-        if add.ends is not None:
+        if add.ends is not None and add.num_steps is None:
             self._end_absent(add, add.ends)
 
     def end_stream(self, environment: int | None, agent: str | None) -> None:

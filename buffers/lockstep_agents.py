@@ -12,7 +12,7 @@ import tensorflow as tf
 from .agent_frames import PRESENT, JointFrame, joint_frame_spec, life_mask, life_mask_in_graph
 from .agent_gather import frames_of_agents
 from .agent_info import LockstepInfo
-from .agent_input import AgentAdd, AgentRows
+from .agent_input import AgentAdd, AgentRows, add_one_by_one
 from .agent_lives import AgentLives, Moment
 from .agent_policies import AgentPolicies
 from .base import BufferInfo, Items, ReplayBuffer
@@ -68,6 +68,9 @@ class LockstepAgents:
 
     def add(self, add: AgentAdd, priorities: Array | None) -> Array:
         """Stores a moment, or a sequence of them; ids int64 `[B]` (`[B, T]`), -1 where no agent is present."""
+        if add.ends_absent_agents:
+            of_moments: Array = add_one_by_one(self.add, add, priorities, self._batch_size)
+            return of_moments
         outer = (self._batch_size,) if add.num_steps is None else (self._batch_size, add.num_steps)
         num_moments = 1 if add.num_steps is None else add.num_steps
         with self._lock:
@@ -83,7 +86,7 @@ class LockstepAgents:
                 self._times[environments] += num_moments
             for agent, ended in add.ended.items():
                 self._end_lives(agent, ended)
-            if add.ends is not None:
+            if add.ends is not None and add.num_steps is None:
                 self._end(np.flatnonzero(add.ends & ~there))
         return ids
 
@@ -95,6 +98,11 @@ class LockstepAgents:
                 self._end(chosen)
             else:
                 self._end_lives(agent, chosen)
+
+    def expect_windows(self) -> None:
+        """Says that moments which follow each other are drawn together, so that ends matter."""
+        for rule in self._rules.values():
+            rule.expect_windows()
 
     def clear(self) -> None:
         """The buffer is empty, and moments are counted on."""
@@ -173,7 +181,7 @@ class LockstepAgents:
     def _store(self, add: AgentAdd, environments: Array, outer: tuple[int, ...], priorities: Any) -> Array:
         """Stores the moments of these environments; ids `[m]` (`[m, T]`)."""
         marks = {
-            agent: self._rules[agent].marks(rows.leaves, rows.ends)
+            agent: self._rules[agent].marks(rows.leaves, rows.ends, None if add.is_everywhere else rows.environments)
             for agent, rows in add.rows.items()
             if rows.ends is not None or not self._is_silent[agent]
         }

@@ -345,6 +345,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             }
             return repacked(tf.data.Dataset.zip(each), _taken_apart, look_ahead=False)
         key = self._key(policy)
+        self._expect(num_steps, window)
         wrapped = None if sequence_preprocess_fn is None else _inside(sequence_preprocess_fn)
         dataset = self._buffers[key].as_dataset(
             sample_batch_size,
@@ -383,6 +384,8 @@ class MultiAgentReplayBuffer(ReplayBuffer):
                     name, _of(sample_batch_size, name), _of(num_steps, name), _of(window, name)
                 )
             return all_items, infos
+        if self._lockstep is not None:
+            self._expect(num_steps, window)
         return self._sample_of(self._key(policy), sample_batch_size, num_steps, window)
 
     def sample_at_least(
@@ -583,6 +586,12 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             return self._lockstep.unpack(items, info, drawn, is_all_real=is_all_real)
         assert self._independent is not None  # the other mode
         return self._independent.unpack(key, items, info, drawn, is_all_real=is_all_real)
+
+    def _expect(self, num_steps: Any, window: Any) -> None:
+        """Windows of so many steps are drawn: of some flags in the items it is to be known whether they are ends."""
+        wanted = resolve_window(num_steps, window)
+        if self._lockstep is not None and wanted is not None and wanted.length > 1:
+            self._lockstep.expect_windows()
 
     def _by_policy(self, name: str, value: Any) -> Mapping[str, Any]:
         if not isinstance(value, Mapping):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .agent_input import AgentAdd, moments_of
+from .agent_input import AgentAdd, add_one_by_one
 from .nests import Array
 from .reverb_agents import ReverbAgentTables
 
@@ -28,16 +28,8 @@ class ServedAgents:
         if add.num_steps is None:
             ids = self._tables._moments.add(self._tables, add, joint_priorities)
             return ids.joint if self._is_lockstep else ids.agents
-        steps = []
-        for t, moment in enumerate(moments_of(add)):
-            steps.append(self.add(moment, None if joint_priorities is None else joint_priorities[:, t]))
-        shape = (self._tables.batch_size, 0)
-        if self._is_lockstep:
-            return np.stack(steps, axis=1) if steps else np.zeros(shape, np.int64)
-        return {
-            agent: np.stack([step[agent] for step in steps], axis=1) if steps else np.zeros(shape, np.int64)
-            for agent in add.rows
-        }
+        ids = add_one_by_one(self.add, add, joint_priorities, self._tables.batch_size)
+        return np.zeros((self._tables.batch_size, 0), np.int64) if self._is_lockstep and not add.num_steps else ids
 
     def end_stream(self, environment: int | None, agent: str | None) -> None:
         """The episode of an environment (None: of all) ends; or only the life of one agent in it."""

@@ -911,3 +911,41 @@ def test_streams_that_stay_together_are_the_same_and_refuse_to_part(mode):
         assert buffer.stats().added == 20
     with pytest.raises(ValueError, match="streams must be 'apart' or 'together', got 'both'"):
         MultiAgentReplayBuffer({"a": VALUE}, {"a": "a"}, BufferConfig("uniform", 10), streams="both")
+
+
+@pytest.mark.parametrize("how", ["of all", "by agent"])
+@pytest.mark.parametrize("mode", ["independent", "lockstep", "served"])
+def test_ends_in_a_sequence_are_those_of_absent_agents_too(mode, how):
+    make = TableConfig("own", VALUE, 50, sequence_length=2) if mode == "served" else BufferConfig("uniform", 80)
+    mode = "independent" if mode == "served" else mode
+    with MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, OWN, make, mode=mode) as buffer:
+        buffer.add_batch({"a": values(1), "b": values(11)})
+        ends = np.array([[True, False]])
+        ids = buffer.add_sequence(
+            {"a": {"value": np.array([[2, 3]], np.float32)}}, end_of_episode=ends if how == "of all" else {"b": ends}
+        )
+        assert (ids["a"] if mode == "independent" else ids).shape == (1, 2)
+        buffer.add_batch({"a": values(4), "b": values(12)})
+        if mode == "independent":
+            if not isinstance(make, TableConfig):  # which would wait for an item
+                with pytest.raises(EmptyBufferError):
+                    buffer.sample(1, 2, policy="b")
+            items, _ = buffer.sample(50, 2, policy="a")
+            pairs = {tuple(row) for row in items["value"].numpy().tolist()}
+            assert pairs == ({(1, 2), (3, 4)} if how == "of all" else {(1, 2), (2, 3), (3, 4)})
+        else:
+            items, info = buffer.sample(100, 4) if how == "by agent" else buffer.sample(100, 2)
+            rows = {(tuple(a), tuple(b)) for a, b in zip(shown(items, info, "a"), shown(items, info, "b"), strict=True)}
+            none = None
+            apart = {((1, 2), (11, none)), ((3, 4), (none, 12))}
+            assert rows == (apart if how == "of all" else {((1, 2, 3, 4), (11, none, none, none))})
+
+
+def test_flags_that_are_no_ends_are_told_of_by_their_own_names():
+    spec = {**VALUE, "terminal": tf.TensorSpec([], tf.bool)}
+    for mode in ("independent", "lockstep"):
+        buffer = MultiAgentReplayBuffer({"a": spec}, {"a": "a"}, BufferConfig("uniform", 10), mode=mode)
+        for step in range(3):
+            buffer.add_batch({"a": {**values(step), "terminal": np.array([step == 1])}})
+        with pytest.warns(UserWarning, match="a frame followed one with 'terminal', and no end was told"):
+            buffer.sample(1, 2, **({} if mode == "lockstep" else {"policy": "a"}))
