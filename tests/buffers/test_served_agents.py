@@ -413,6 +413,36 @@ def test_a_queue_that_nobody_draws_from_ends_in_an_error_that_names_it():
         assert len(numbers) >= 4  # also that of the moment that raised
 
 
+def test_a_moment_that_is_late_is_written_and_counted():
+    """Of two places in the wolf's queue nobody draws until the add has given up; the sheep's windows go over it."""
+    spec = {"wolf": NUMBER, "sheep": NUMBER}
+    tables = ReverbAgentTables.local(
+        spec,
+        lambda agent: agent,
+        independent={
+            "wolf": TableConfig("wolf", NUMBER, 480, Fifo(), Fifo(), Queue(2), max_times_sampled=1),
+            "sheep": TableConfig("sheep", NUMBER, 100, sequence_length=2, scannable=True),
+        },
+        timeout_s=1.0,
+        max_pending_items=4,
+    )
+    with tables:
+        late = []
+        for t in range(12):
+            try:
+                tables.add_batch({agent: np.array([t]) for agent in spec})
+            except WaitTimeoutError as error:
+                late.append(t)
+                assert error.num_written == 1
+                for _ in range(3):
+                    tables["wolf"].sample(1)
+        assert late
+        tables["wolf"].sample(2)
+        rows = tables["sheep"].as_dataset(window=Window(2), single_deterministic_pass=True)
+        found = [(items.frame.numpy().tolist(), items.time.numpy().tolist()) for items, _ in rows]
+        assert found == [([t, t + 1], [t, t + 1]) for t in range(11)]
+
+
 def test_priorities_of_each_table():
     best = {"sampler": MaxHeap()}
     tables = local(
