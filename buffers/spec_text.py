@@ -11,7 +11,7 @@
 | `OrderedDict` | `{"$OrderedDict": {...}}` |
 | namedtuple | `{"$Trajectory": {...}}`: its name and its fields |
 
-Of namedtuples those of `_NAMED` are known: our `Transition`, and TF-Agents' `Trajectory`, `TimeStep` and
+Of namedtuples those of `_NAMED` are known: our own, and TF-Agents' `Trajectory`, `TimeStep` and
 `PolicyStep`. TF-Agents is loaded only when one of these, or a `BoundedTensorSpec`, is read. Everything else is
 refused, with the reason.
 """
@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from .agent_frames import AgentFrame, JointFrame
 from .fields import KINDS
 from .nests import Nest, field_path
 from .spec import Transition
@@ -35,8 +36,9 @@ _LEAF = re.compile(r"([a-z_0-9]+)(?:\[\s*((?:\d+\s*,\s*)*\d+)?\s*\])?")
 _TAG = "$"
 _SPEC, _LIST, _ORDERED = "$spec", "$list", "$OrderedDict"
 # Where each known namedtuple lives: ours, or the module of TF-Agents that is loaded for it.
+_OUR_OWN: dict[str, type] = {"AgentFrame": AgentFrame, "JointFrame": JointFrame, "Transition": Transition}
 _NAMED = {
-    "Transition": None,
+    **dict.fromkeys(_OUR_OWN),
     "Trajectory": "tf_agents.trajectories.trajectory",
     "TimeStep": "tf_agents.trajectories.time_step",
     "PolicyStep": "tf_agents.trajectories.policy_step",
@@ -220,12 +222,12 @@ def _is_known(kind: type) -> bool:
     if name not in _NAMED:
         return False
     module = _NAMED[name]
-    return kind is Transition if module is None else kind.__module__ == module
+    return kind is _OUR_OWN[name] if module is None else kind.__module__ == module
 
 
 def _named_class(name: str, path: tuple[str, ...]) -> Any:
     module = _NAMED[name]
-    return Transition if module is None else _from_tf_agents(module, name, path)
+    return _OUR_OWN[name] if module is None else _from_tf_agents(module, name, path)
 
 
 def _from_tf_agents(module: str, name: str, path: tuple[str, ...]) -> Any:

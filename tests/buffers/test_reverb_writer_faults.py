@@ -194,7 +194,7 @@ def test_an_interrupt_while_a_limiter_holds_items_back_costs_no_stream_a_frame(c
 
 
 # Files without locks: Python itself interrupts no `with` just before it releases its lock, as tracing would.
-_OURS = ("reverb_writer.py", "reverb_targets.py", "reverb_cutter.py")
+_OURS = ("reverb_writer.py", "reverb_targets.py", "reverb_cutter.py", "reverb_cuts.py", "reverb_sender.py")
 
 
 def interrupted_at(line: int, call: Callable[[], object]) -> bool:
@@ -243,8 +243,8 @@ def test_an_interrupt_at_any_line_of_a_write_joins_no_frames_and_costs_only_what
                 t = 0
         group.flush()
         pairs = []
-        while group["queue"].ready(2):
-            items, _ = group["queue"].sample(2, num_steps=2)
+        while group["queue"].ready(1):
+            items, _ = group["queue"].sample(1, num_steps=2)
             pairs += list(zip(items["x"].numpy().tolist(), items["is_last"].numpy().tolist(), strict=True))
         elements = group["replay"].as_dataset(100, window=None, num_steps=3, epochs=1)
         triples = [
