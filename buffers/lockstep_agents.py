@@ -278,6 +278,7 @@ class LockstepAgents:
 
     def _end_lives(self, agent: str, environments: Array) -> None:
         """The agent's lives in these environments, int64 `[n]`, are over, and with the last one an episode."""
+        self._rules[agent].forget_loose_flags()
         self._end(self._lives.end_lives(self._known.agents.index(agent), environments))
 
     def _end(self, environments: Array) -> None:
@@ -285,6 +286,9 @@ class LockstepAgents:
         for b in environments.tolist():
             self._buffer.end_stream(b)
         self._lives.end_environments(environments)
+        if len(environments):
+            for rule in self._rules.values():
+                rule.forget_loose_flags()
 
 
 def _told_by_spec(rules: Mapping[str, EpisodeRule]) -> bool:

@@ -122,6 +122,8 @@ class AgentMoments:
     def end(self, tables: MomentTables, environment: int | None, agent: str | None) -> None:
         """The episode of an environment (None: of all) ends, or only the life of one agent in it."""
         agents = self._known.agents
+        for rule in self._rules.values() if agent is None else (self._rules[agent],):
+            rule.forget_loose_flags()
         chosen = np.arange(self._batch_size) if environment is None else np.array([environment])
         with self._lock:
             if agent is None:
