@@ -169,12 +169,6 @@ class IndependentAgents:
             found.update(zip(agents, frames, strict=True))
         return {agent: found[agent] for agent in self._known.agents}
 
-    def moments(self, items: Items, info: BufferInfo) -> set[tuple[int, int]]:
-        """The moments in a sample of a policy's buffer, as (environment, time); eager, padding left out."""
-        mask, times = info.mask.numpy(), items.time.numpy()
-        stream = np.zeros_like(times) if isinstance(items.stream, tuple) else items.stream.numpy()
-        return set(zip((stream % self._batch_size)[mask].tolist(), times[mask].tolist(), strict=True))
-
     def _only_agent(self, policy: str, keys: tf.Tensor) -> tf.Tensor:
         """The number of the only agent of a policy, int32, the shape of `keys`."""
         number = self._numbers[policy][0]

@@ -12,7 +12,7 @@ from .agent_buffers import MakeBuffer, looks_ahead
 from .agent_input import AgentAdd, AgentChecker
 from .agent_parts import make_parts
 from .agent_policies import AgentPolicies
-from .base import BufferInfo, Ids, Items, ReplayBuffer, check_count, join_samples
+from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer, check_count, join_samples
 from .callbacks import call_weakly
 from .nests import Array, Nest
 from .priorities import check_keys, check_priorities
@@ -344,6 +344,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
                 for name in self.policies
             }
             return repacked(tf.data.Dataset.zip(each), _taken_apart, look_ahead=False)
+        self._check_open()
         key = self._key(policy)
         self._expect(num_steps, window)
         wrapped = None if sequence_preprocess_fn is None else _inside(sequence_preprocess_fn)
@@ -404,8 +405,8 @@ class MultiAgentReplayBuffer(ReplayBuffer):
           num_steps: as in `sample`.
           window: as in `sample`.
           policy: as in `sample`; without it the steps of all policies count together, each giving as many samples.
-          count: `'agent'`: each real frame of an agent is a step. `'env'`: each moment is one, however many agents
-            have a frame in it; one that comes twice in the samples counts twice in lockstep, and once otherwise.
+          count: `'agent'`: each real frame of an agent is a step. `'env'`: in lockstep each moment is one, however many
+            agents have a frame in it; independent policies draw no moments, and each frame is a step, as in RLlib.
 
         Returns:
           As `sample`, with as large a `B` as it took.
@@ -422,26 +423,19 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             raise ValueError("sample_at_least draws as often as it takes, which a tf.function cannot: call it eagerly.")
         keys = tuple(self._buffers) if self._lockstep is None and policy is None else (self._key(policy),)
         samples: dict[str, list[Any]] = {key: [] for key in keys}
-        num_real = 0
-        moments: dict[str, set[tuple[int, int]]] = {key: set() for key in keys}
         wanted = resolve_window(num_steps, window)
+        of_moments = self._lockstep is not None and count == "env"
         most = 1 if wanted is None else wanted.length
-        most *= len(self.agents) if self._lockstep is not None and count == "agent" else len(keys)
+        if not of_moments:
+            most *= len(self.agents) if self._lockstep is not None else len(keys)
+        num_real = 0
         while num_real < min_steps:
             num = max(1, (min_steps - num_real) // most)
             for key in keys:
-                items, info = self._buffers[key].sample(num, num_steps, window=window)
-                unpacked = self._unpack(key, items, info, num_steps, window)
-                samples[key].append(unpacked)
-                if count == "env" and self._independent is not None:
-                    moments[key] |= self._independent.moments(items, info)
-                elif count == "env":
-                    num_real += int(tf.math.count_nonzero(info.mask))
-                else:
-                    masks = tf.nest.flatten(unpacked[1].mask)
-                    num_real += sum(int(tf.math.count_nonzero(mask)) for mask in masks)
-            if count == "env" and self._independent is not None:
-                num_real = len(set().union(*moments.values()))
+                items, info = self._drawn(key, num, num_steps, window)
+                samples[key].append(self._unpack(key, items, info, num_steps, window))
+                masks = [info.mask] if of_moments else tf.nest.flatten(samples[key][-1][1].mask)
+                num_real += sum(int(tf.math.count_nonzero(mask)) for mask in masks)
         joined = {key: join_samples(each) for key, each in samples.items()}
         return _taken_apart(joined) if self._lockstep is None and policy is None else joined[keys[0]]
 
@@ -574,8 +568,18 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         return policy
 
     def _sample_of(self, key: str, sample_batch_size: Any, num_steps: Any, window: Any) -> tuple[Items, Any]:
-        items, info = self._buffers[key].sample(sample_batch_size, num_steps, window=window)
+        items, info = self._drawn(key, sample_batch_size, num_steps, window)
         return self._unpack(key, items, info, num_steps, window)
+
+    def _drawn(self, key: str, sample_batch_size: Any, num_steps: Any, window: Any) -> tuple[Items, BufferInfo]:
+        """A sample of one of the buffers as it gives it."""
+        self._check_open()
+        try:
+            return self._buffers[key].sample(sample_batch_size, num_steps, window=window)
+        except EmptyBufferError as error:
+            if not key:
+                raise
+            raise type(error)(f"policy {key!r}: {error}") from error
 
     def _unpack(self, key: str, items: Items, info: BufferInfo, num_steps: Any, window: Any) -> tuple[Items, Any]:
         """A sample of one of the buffers as its user sees it."""

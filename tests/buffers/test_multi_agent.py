@@ -320,8 +320,9 @@ def test_steps_of_all_policies_count_together():
     assert {policy: info[policy].ids.shape for policy in "ab"} == {"a": (2, 3), "b": (2, 3)}
     items, info = buffer.sample_at_least(7, policy="a")
     assert items["value"].shape == (7,)
-    _, info = buffer.sample_at_least(20, policy="a", count="env")
-    assert len(set(info.times.numpy().tolist())) >= 20
+    # Independent policies draw no moments: a frame is a step, as RLlib counts them.
+    _, info = buffer.sample_at_least(40, policy="a", count="env")
+    assert info.ids.shape == (40,)
 
 
 def test_burn_in_and_stored_state_by_policy():
@@ -629,7 +630,9 @@ def test_a_policy_is_refused_in_lockstep_and_unknown_ones_always():
 @pytest.mark.parametrize("mode", ["independent", "lockstep"])
 def test_an_empty_buffer_says_so(mode):
     buffer = MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, OWN, BufferConfig("uniform", 100), mode=mode)
-    with pytest.raises(EmptyBufferError, match="empty"):
+    with pytest.raises(
+        EmptyBufferError, match="is empty" if mode == "lockstep" else "policy .a.: TFUniformReplayBuffer is empty"
+    ):
         buffer.sample(1)
     buffer.add_batch({"a": values(0)})
     with pytest.raises(EmptyBufferError, match="no window of 2 frames: 1 episodes, longest 1"):
