@@ -1,6 +1,6 @@
 """Measures every row of the table of benchmarks/README.md in one run.
 
-    python benchmarks/run.py                     everything, under 20 minutes on 2 cores
+    python benchmarks/run.py                     everything, under 30 minutes on 2 cores
     python benchmarks/run.py --only sample       the benchmarks whose name contains it
     python benchmarks/run.py --quick             tiny sizes, to see that everything runs
 
