@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import types
 import unittest
@@ -10,16 +11,21 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import tensorflow as tf
 from absl import flags
 
 from replayfeed.buffers import (
+    BufferInfo,
+    BufferStats,
     EpisodicReplayBuffer,
+    MultiAgentReplayBuffer,
     Prioritized,
     ReplayBuffer,
     ReservoirReplayBuffer,
     ReverbReplayBuffer,
     TFPrioritizedReplayBuffer,
     TFUniformReplayBuffer,
+    Window,
 )
 
 
@@ -119,12 +125,172 @@ def _prioritized(spec: Any, settings: Settings) -> ReplayBuffer:
     )
 
 
+class OneAgent(ReplayBuffer):
+    """A `MultiAgentReplayBuffer` of one agent, `"a"`, as any buffer: only names are put on and taken off.
+
+    Args:
+      agents: the buffer.
+    """
+
+    def __init__(self, agents: MultiAgentReplayBuffer) -> None:
+        self._agents = agents
+        self._is_lockstep = agents.mode == "lockstep"
+        self._policy = None if self._is_lockstep else agents.policies[0]
+
+    @property
+    def data_spec(self) -> Any:
+        return self._agents.data_spec["a"]
+
+    @property
+    def batch_size(self) -> int:
+        return self._agents.batch_size
+
+    @property
+    def capacity(self) -> int:
+        return self._agents.capacity
+
+    @property
+    def capacity_unit(self) -> Any:
+        return self._agents.capacity_unit
+
+    def __len__(self) -> int:
+        return len(self._agents)
+
+    def num_frames(self) -> tf.Tensor:
+        return self._agents.num_frames()
+
+    def add_batch(self, items: Any, *, end_of_episode: Any = None, priorities: Any = None, streams: Any = None) -> Any:
+        return self._ids(
+            self._agents.add_batch(
+                {"a": items}, end_of_episode=end_of_episode, priorities=self._put_on(priorities), streams=streams
+            )
+        )
+
+    def add_sequence(
+        self, items: Any, *, end_of_episode: Any = None, priorities: Any = None, streams: Any = None
+    ) -> Any:
+        return self._ids(
+            self._agents.add_sequence(
+                {"a": items}, end_of_episode=end_of_episode, priorities=self._put_on(priorities), streams=streams
+            )
+        )
+
+    def let_streams_part(self) -> None:
+        self._agents.let_streams_part()
+
+    def end_stream(self, b: int | None = None) -> None:
+        try:
+            self._agents.end_stream(b)
+        except ValueError as error:
+            raise ValueError(str(error).replace("no environment", "no stream")) from error
+
+    def as_dataset(
+        self,
+        sample_batch_size: int | None = None,
+        num_steps: int | None = None,
+        num_parallel_calls: int | None = None,
+        sequence_preprocess_fn: Callable[[Any], Any] | None = None,
+        single_deterministic_pass: bool = False,
+        *,
+        window: Window | None = None,
+        epochs: int | None = None,
+    ) -> tf.data.Dataset:
+        function = sequence_preprocess_fn
+        if self._is_lockstep and sequence_preprocess_fn is not None:
+
+            def function(items: Any) -> Any:
+                return {"a": sequence_preprocess_fn(items["a"])}
+
+        dataset = self._agents.as_dataset(
+            sample_batch_size,
+            num_steps,
+            num_parallel_calls,
+            function,
+            single_deterministic_pass,
+            window=window,
+            epochs=epochs,
+            policy=self._policy,
+        )
+        return dataset.map(self._taken_off)
+
+    def sample(
+        self, sample_batch_size: int | None = None, num_steps: int | None = None, *, window: Window | None = None
+    ) -> Any:
+        return self._taken_off(*self._agents.sample(sample_batch_size, num_steps, window=window, policy=self._policy))
+
+    def sample_at_least(self, min_steps: int, num_steps: int | None = None, *, window: Window | None = None) -> Any:
+        return self._taken_off(*self._agents.sample_at_least(min_steps, num_steps, window=window, policy=self._policy))
+
+    def get(self, ids: Any, num_steps: int | None = None) -> Any:
+        items = self._agents.get(ids, num_steps, policy=self._policy)
+        return items["a"] if self._is_lockstep else items
+
+    def update_priorities(self, keys: Any, priorities: Any = None, *, td_errors: Any = None) -> Any:
+        return self._agents.update_priorities(keys, priorities, td_errors=td_errors, policy=self._policy)
+
+    def gather_all(self) -> Any:
+        return tf.nest.map_structure(lambda leaf: leaf.to_tensor(), self._agents.gather_all()["a"])
+
+    def clear(self) -> None:
+        self._agents.clear()
+
+    def stats(self) -> BufferStats:
+        return self._agents.stats(self._policy)
+
+    def flush(self) -> None:
+        self._agents.flush()
+
+    def close(self) -> None:
+        self._agents.close()
+
+    def _put_on(self, priorities: Any) -> Any:
+        return priorities if self._is_lockstep or priorities is None else {"a": priorities}
+
+    def _ids(self, ids: Any) -> Any:
+        return ids if self._is_lockstep else ids["a"]
+
+    @tf.autograph.experimental.do_not_convert
+    def _taken_off(self, items: Any, info: Any) -> tuple[Any, BufferInfo]:
+        # Without what only buffers of many agents tell.
+        mask = info.mask["a"] if self._is_lockstep else info.mask
+        return items["a"] if self._is_lockstep else items, BufferInfo(*info[:4], mask)
+
+
+def _independent(spec: Any, settings: Settings) -> ReplayBuffer:
+    function = settings.end_of_episode_fn
+    make = functools.partial(
+        TFUniformReplayBuffer,
+        max_length=settings.steps,
+        seed=7,
+        end_of_episode_fn=None if function is None else lambda stored: function(stored.frame),
+    )
+    return OneAgent(
+        MultiAgentReplayBuffer({"a": spec}, {"a": "p"}, make, batch_size=settings.batch_size, cast=settings.cast)
+    )
+
+
+def _lockstep(spec: Any, settings: Settings) -> ReplayBuffer:
+    return OneAgent(
+        MultiAgentReplayBuffer(
+            {"a": spec},
+            {"a": "p"},
+            functools.partial(TFUniformReplayBuffer, max_length=settings.steps, seed=7),
+            mode="lockstep",
+            batch_size=settings.batch_size,
+            cast=settings.cast,
+            end_of_episode_fn=settings.end_of_episode_fn,
+        )
+    )
+
+
 BACKENDS = {
     "local": _local,
     "sampled": _sampled,
     "prioritized": _prioritized,
     "episodic": _episodic,
     "reservoir": _reservoir,
+    "independent": _independent,
+    "lockstep": _lockstep,
     "served": _served,
     "served_prioritized": _served_prioritized,
 }
@@ -161,6 +327,12 @@ def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., ReplayBuffer]
     yield build
     for buffer in built:
         buffer.close()
+
+
+@pytest.fixture
+def one_agent() -> type[OneAgent]:
+    """Makes any buffer of a `MultiAgentReplayBuffer` of one agent, `"a"`."""
+    return OneAgent
 
 
 @pytest.fixture

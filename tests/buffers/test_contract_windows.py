@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +14,7 @@ import tensorflow as tf
 from replayfeed.buffers import (
     EmptyBufferError,
     EpisodicReplayBuffer,
+    MultiAgentReplayBuffer,
     ReplayBuffer,
     ReverbReplayBuffer,
     TFUniformReplayBuffer,
@@ -50,15 +52,28 @@ def _served(spec: Any, batch_size: int, window: Window) -> ReplayBuffer:
 
 
 BACKENDS = {"local": _local, "episodic": _episodic, "served": _served}
+# Buffers of many agents, of which there is one, over rings and over episodes.
+OVER_AGENTS = {
+    "independent": ("independent", functools.partial(TFUniformReplayBuffer, max_length=STEPS, seed=5)),
+    "lockstep": ("lockstep", functools.partial(TFUniformReplayBuffer, max_length=STEPS, seed=5)),
+    "lockstep_episodic": ("lockstep", functools.partial(EpisodicReplayBuffer, capacity=100, seed=5)),
+}
 
 
-@pytest.fixture(params=BACKENDS)
-def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., ReplayBuffer]]:
+@pytest.fixture(params=[*BACKENDS, *OVER_AGENTS])
+def make(
+    request: pytest.FixtureRequest, one_agent: Callable[[MultiAgentReplayBuffer], ReplayBuffer]
+) -> Iterator[Callable[..., ReplayBuffer]]:
     """`make(spec, window, batch_size=1)`: a buffer that can give such windows."""
     built: list[ReplayBuffer] = []
 
     def build(spec: Any, window: Window, batch_size: int = 1) -> ReplayBuffer:
-        built.append(BACKENDS[request.param](spec, batch_size, window))
+        if request.param in BACKENDS:
+            built.append(BACKENDS[request.param](spec, batch_size, window))
+        else:
+            mode, make_buffer = OVER_AGENTS[request.param]
+            agents = MultiAgentReplayBuffer({"a": spec}, {"a": "p"}, make_buffer, mode=mode, batch_size=batch_size)
+            built.append(one_agent(agents))
         return built[-1]
 
     build.backend = request.param  # type: ignore[attr-defined]
