@@ -25,8 +25,8 @@ class AgentFrame(NamedTuple):
     Attributes:
       frame: the agent's own nest.
       time: int64, the moment of its environment: moments count from 0 and are never counted anew.
-      stream: int32, the agent's place among those of its policy times `B`, plus the number of the environment; `()`
-        where there is only one.
+      stream: int32, the number of the environment times that of the policy's agents, plus the agent's place among them
+        (`stream_of`), which tells the agent whatever `B` its writer has; `()` where there is only one.
 
     >>> agent_frame_spec(tf.TensorSpec([2], tf.float32), has_stream=False).time.dtype
     tf.int64
@@ -79,6 +79,15 @@ def joint_frame_spec(data_specs: dict[str, Nest], *, told_by_spec: bool) -> Join
         tf.TensorSpec([], tf.int64, name="time"),
         tf.TensorSpec([], tf.bool, name="is_last") if told_by_spec else (),
     )
+
+
+def stream_of(place: int, environments: Array, num_agents: int) -> Array:
+    """`AgentFrame.stream`, int32, of an agent in these environments.
+
+    >>> stream_of(1, np.array([0, 5]), 3)
+    array([ 1, 16], dtype=int32)
+    """
+    return (environments * num_agents + place).astype(np.int32)
 
 
 def life_mask(codes: Array, mask: Array, drawn: int) -> Array:

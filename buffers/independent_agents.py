@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .agent_frames import AgentFrame, agent_frame_spec
+from .agent_frames import AgentFrame, agent_frame_spec, stream_of
 from .agent_gather import frames_of_streams
 from .agent_info import AgentInfo
 from .agent_input import AgentAdd, AgentRows, add_one_by_one
@@ -45,7 +45,10 @@ class IndependentAgents:
         self._open = {agent: np.zeros(batch_size, bool) for agent in known.agents}  # replaced, never changed
         self._all = np.ones(batch_size, bool)
         self._streams = {agent: known.place_of(agent) * batch_size + np.arange(batch_size) for agent in known.agents}
-        self._as_fields = {agent: streams.astype(np.int32) for agent, streams in self._streams.items()}
+        self._as_fields = {
+            agent: stream_of(known.place_of(agent), np.arange(batch_size), len(known.agents_of(known.policy_of(agent))))
+            for agent in known.agents
+        }
         # Whether no two agents share a policy, and how frames of each agent are written.
         self._alone = len(known.policies) == len(known.agents)
         self._writers = {agent: self._buffers[known.policy_of(agent)]._adds.add_checked for agent in known.agents}
@@ -154,9 +157,9 @@ class IndependentAgents:
         else:
             stream = items.stream if items.stream.shape.rank == shape.rank else items.stream[..., drawn]
             if tf.is_symbolic_tensor(stream):
-                agents = tf.gather(numbers, stream // self._batch_size)
+                agents = tf.gather(numbers, stream % len(numbers))
             else:
-                agents = copy_to_tensor(numbers[stream.numpy() // self._batch_size])
+                agents = copy_to_tensor(numbers[stream.numpy() % len(numbers)])
         times = items.time if is_all_real else tf.where(info.mask, items.time, tf.constant(-1, tf.int64))
         return items.frame, AgentInfo.of(info, times, agents)
 
@@ -165,7 +168,7 @@ class IndependentAgents:
         found: dict[str, Nest] = {}
         for policy, buffer in self._buffers.items():
             agents = self._known.agents_of(policy)
-            frames = frames_of_streams(buffer.gather_all(), [self._streams[agent] for agent in agents])
+            frames = frames_of_streams(buffer.gather_all(), [self._as_fields[agent] for agent in agents])
             found.update(zip(agents, frames, strict=True))
         return {agent: found[agent] for agent in self._known.agents}
 
@@ -189,7 +192,7 @@ class IndependentAgents:
         leaves.append(_joined([times[each.environments] for each in parts]))
         num_streams = self._buffers[policy].batch_size
         if num_streams > 1:
-            fields = streams.astype(np.int32)
+            fields = _joined([self._as_fields[agent][each.environments] for agent, each in rows.items()])
             leaves.append(fields if num_steps is None else np.repeat(fields[:, None], num_steps, axis=1))
         given = self._writers[next(iter(rows))](
             leaves,

@@ -18,7 +18,7 @@ from .reverb_agents_adds import AgentMoments, MomentIds
 from .reverb_agents_input import NO_MARKS, MomentChecker
 from .reverb_agents_tables import FoundTables, PolicyOf, agent_tables, check_policies
 from .reverb_agents_writer import AgentItemWriter, AgentTargets
-from .reverb_group import Reader, make_reader, tell_of_small_tables
+from .reverb_group import Reader, empty_all, make_reader, tell_of_small_tables
 from .reverb_layout import PackedLayout
 from .reverb_layouts import IdLayout, JointLayout
 from .reverb_link import CLOSED
@@ -425,8 +425,7 @@ class ReverbAgentTables:
         if self._closed:
             raise ValueError(CLOSED)
         self.end_stream()
-        for reader in self._readers.values():
-            reader.clear()
+        empty_all(self._link, self._own, list(self._readers.values()))
 
     def close(self) -> None:
         """Flushes, then ends the writer, the readers, and the server if it is owned. Closing twice is fine.

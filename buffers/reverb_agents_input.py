@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .agent_frames import PRESENT
+from .agent_frames import PRESENT, stream_of
 from .agent_policies import AgentPolicies
 from .episode_ends import EpisodeMarks
 from .nests import Array
@@ -49,8 +49,10 @@ class MomentChecker:
         self._code_of = [known.agents.index(agent) for agent in agents]
         self._batch_size = batch_size
         self._everywhere = np.arange(batch_size)
-        self._first_stream = {
-            agent: known.place_of(agent) * batch_size for agent, there_is_one in has_stream.items() if there_is_one
+        self._streams = {
+            agent: stream_of(known.place_of(agent), np.arange(batch_size), len(known.agents_of(known.policy_of(agent))))
+            for agent, there_is_one in has_stream.items()
+            if there_is_one
         }
         self._priorities_of = dict(priorities_of)
         self._joint = joint
@@ -95,8 +97,8 @@ class MomentChecker:
                     f"{[len(leaf) for leaf in leaves]}."
                 )
             stored = [*leaves, time[environments]]
-            if agent in self._first_stream:
-                stored.append((self._first_stream[agent] + environments).astype(np.int32))
+            if agent in self._streams:
+                stored.append(self._streams[agent][environments])
             its_marks = _checked_marks(where, marks.get(agent, NO_MARKS), len(environments))
             table = self._priorities_of.get(agent)
             given = _checked_priorities(where, table, priorities.get(agent), len(environments))

@@ -60,7 +60,8 @@ def agent_tables(
     for policy, table in (independent or {}).items():
         first = known.agents_of(policy)[0]
         spec = agent_frame_spec(known.specs[first].nest, has_stream=has_stream[first])
-        made.append(dataclasses.replace(table, data_spec=spec))
+        whose = {agent: has_stream[agent] for agent in known.agents_of(policy)}
+        made.append(dataclasses.replace(table, data_spec=spec, agents=whose))
     if lockstep is not None:
         told = any(EpisodeRule(spec).told_by_spec for spec in known.specs.values())
         joint = joint_frame_spec(known.data_specs, told_by_spec=told)
@@ -117,15 +118,14 @@ class FoundTables:
         return agent_frame_spec(self._known.specs[first].nest, has_stream=self.has_stream[first])
 
     def _flags_at(self, name: str) -> dict[str, bool]:
-        about, agents = self._about[name], self._known.agents
-        if name != self._joint:
-            return dict.fromkeys(self.agents_at(name), any(path == "stream" for path, _, _ in about["fields"]))
-        flags: dict[str, bool] | None = about["table"].get("agents")
+        is_joint = name == self._joint
+        what, agents = ("moments", self._known.agents) if is_joint else ("frames", self.agents_at(name))
+        flags: dict[str, bool] | None = self._about[name]["table"].get("agents")
         if flags is None:
-            raise ValueError(f"table {name!r} does not hold moments in columns by agent: make it by agent_tables.")
+            raise ValueError(f"table {name!r} does not tell whose {what} it holds: make it by agent_tables.")
         if list(flags) != list(agents):
             raise ValueError(
-                f"table {name!r} holds moments of {', '.join(map(repr, flags))}, in this order, and data_specs are of "
+                f"table {name!r} holds {what} of {', '.join(map(repr, flags))}, in this order, and data_specs are of "
                 f"{', '.join(map(repr, agents))}."
             )
         return flags

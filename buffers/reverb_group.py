@@ -19,7 +19,8 @@ from .reverb_columns import SharedColumns
 from .reverb_episodic import ReverbEpisodicReplayBuffer
 from .reverb_items import ItemKind, WholeEpisodes, kind_from
 from .reverb_layout import PackedLayout, packed_signature
-from .reverb_link import CLOSED, ServerLink
+from .reverb_link import CLOSED, ServerLink, Watch
+from .reverb_open_writer import OpenWriter
 from .reverb_served import DEFAULT_PENDING_ITEMS, open_link
 from .reverb_streams import StreamWriter
 from .reverb_writer import ItemWriter, default_chunk_length
@@ -303,8 +304,7 @@ class ReverbTableGroup:
         """Empties all tables and their counters; streams go on with a new episode."""
         self._check_open()
         self._streams.end_stream(None)
-        for reader in self._readers.values():
-            reader.clear()
+        empty_all(self._link, self._streams._through, list(self._readers.values()))
 
     def close(self) -> None:
         """Flushes, then ends the writer, the readers, and the server if the group owns it. Closing twice is fine.
@@ -405,6 +405,24 @@ class _StackedPriorities:
         return self._streams.add_steps(leaves, num_steps, end_of_episode, by_table, streams)
 
 
+def empty_all(link: ServerLink, writer: OpenWriter[Any], readers: Sequence[Reader]) -> None:
+    """Empties the tables that one writer fills, all at once: what the limiter of one holds back, others wait for.
+
+    Raises:
+      WaitTimeoutError: something is held back all the same, for as long as the link's timeout.
+    """
+    watch = Watch(link)
+
+    def empty() -> None:
+        for reader in readers:
+            reader._empty()
+
+    names = ", ".join(repr(reader.table_name) for reader in readers)
+    writer.restart(empty, lambda: watch.tell_or_raise(f"clear of tables {names}: items are held back; waiting"))
+    for reader in readers:
+        reader._stage.forget_kept()
+
+
 def _check_names(tables: Sequence[str], readers: Mapping[str, Reader]) -> tuple[str, ...]:
     if isinstance(tables, str) or not all(isinstance(name, str) for name in tables):
         raise TypeError(f"tables must be a sequence of table names, got {tables!r}.")
@@ -436,7 +454,7 @@ def _check_table(link: ServerLink, name: str) -> ItemKind:
             "layout='packed'."
         )
     if about["table"].get("agents") is not None:
-        raise ValueError(f"table {name!r} holds moments of many agents: write it through a ReverbAgentTables.")
+        raise ValueError(f"table {name!r} holds what many agents do: write it through a ReverbAgentTables.")
     kind = kind_from(about["items"])
     if isinstance(kind, WholeEpisodes) and kind.over_long == "cut":
         raise ValueError(

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .agent_frames import JointFrame, agent_frame_spec
+from .agent_frames import AgentFrame, JointFrame, agent_frame_spec
 from .nests import Array, Nest
 from .reverb_layout import PackedLayout, PlainLayout, dataset_types_of, signature_of
 from .spec import DataSpec
@@ -130,7 +130,8 @@ def layout_for(spec: DataSpec, agents: Mapping[str, bool] | None) -> IdLayout:
     >>> layout_for(DataSpec(tf.TensorSpec([2], tf.float32)), None).column_bytes
     (17,)
     """
-    return PackedLayout(spec) if agents is None else JointLayout(spec, agents)
+    is_joint = agents is not None and spec.nest.__class__ is not AgentFrame
+    return JointLayout(spec, agents) if agents is not None and is_joint else PackedLayout(spec)
 
 
 def check_moments(where: str, data_spec: Nest, agents: Mapping[str, bool]) -> None:

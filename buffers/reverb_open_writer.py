@@ -131,6 +131,24 @@ class OpenWriter(Generic[WriterT]):
                 return True
             return self.writer is not None and self.writer.sender.flush_for_a_read(timeout_s)
 
+    def restart(self, empty_the_tables: Callable[[], None], tell: Callable[[], None]) -> None:
+        """Calls `empty_the_tables`, again and again until nothing that was written waits to be let in.
+
+        Args:
+          empty_the_tables: empties all that are written, which lets in what their limiters held back.
+          tell: called between, says what is waited for; raises when that takes too long.
+        """
+        with self.lock:
+            writer = self.writer
+            while True:
+                is_held_back = writer is not None and writer.sender.flush_for_a_read()
+                empty_the_tables()
+                if not is_held_back:
+                    break
+                tell()
+            for items in () if writer is None else writer.items:
+                items.forget_items()
+
     def close(self, num_streams: int, *, to_the_end: bool) -> None:
         """Ends the streams, flushes, ends the connection and refuses further writes.
 

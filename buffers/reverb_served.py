@@ -25,7 +25,7 @@ from .reverb_knobs import AUTO, SamplerKnobs, check_auto
 from .reverb_layout import PlainLayout
 from .reverb_layouts import IdLayout, JointLayout
 from .reverb_limits import limiter_state
-from .reverb_link import ServerLink
+from .reverb_link import ServerLink, Watch
 from .reverb_open_writer import OpenWriter
 from .reverb_priorities import TablePriorities
 from .reverb_scan import ScannedFrames, TableScanner
@@ -381,8 +381,21 @@ class ServedBuffer(ReplayBuffer):
         """Empties the table, its scan table and their counters; streams go on with a new episode.
 
         Iterators that run still deliver what they had fetched ahead. What a `sample` that timed out had kept is gone.
+
+        Raises:
+          WaitTimeoutError: a group writes this table and others, and the limiter of another one holds items back: clear
+            the group. The table is empty for now.
         """
         self._check_open()
+        watch = Watch(self._link)
+        what = (
+            f"clear of table {self._table.name!r}: items are held back, of this table or of others that its writer has"
+        )
+        self._streams.restart(self._empty, lambda: watch.tell_or_raise(f"{what}; waiting"))
+        self._stage.forget_kept()
+
+    def _empty(self) -> None:
+        """Empties the table and those beside it, as they are on the server."""
         tables = [name for name in (self._table.name, self._table.scan_table) if name is not None]
 
         def reset() -> None:
@@ -390,8 +403,7 @@ class ServedBuffer(ReplayBuffer):
                 self._link.client.reset(name)
             self._priorities.reset()
 
-        self._streams.restart(lambda: self._link.call(reset, "a reset"))
-        self._stage.forget_kept()
+        self._link.call(reset, "a reset")
 
     def close(self) -> None:
         """Flushes, then ends the writer and the server if the buffer owns it. Closing twice is fine.

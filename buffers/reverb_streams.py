@@ -143,10 +143,14 @@ class StreamWriter:
             writer = self._through.writer
             return None if writer is None else writer.cuts.next_ids.copy()
 
-    def restart(self, empty_the_table: Callable[[], None]) -> None:
+    def restart(self, empty_the_table: Callable[[], None], tell: Callable[[], None]) -> None:
         """Calls `empty_the_table` while nothing is written, pending, or half an item.
 
         Streams go on with a new episode; where a group writes, in this table alone.
+
+        Args:
+          empty_the_table: which lets in what its limiter held back.
+          tell: called while something is held back all the same; raises when that takes too long.
         """
         with self._through.lock:
             writer = self._through.writer
@@ -158,9 +162,10 @@ class StreamWriter:
                 self.end_stream(None)
             while True:
                 is_held_back = writer is not None and writer.sender.flush_for_a_read()
-                empty_the_table()  # which lets in what its limiter held back
+                empty_the_table()
                 if not is_held_back:
                     break
+                tell()
             for items in parts:
                 items.forget_items()
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from .agent_frames import AgentFrame
 from .item_selectors import Fifo, Remover, Sampler, draws_at_random, selector_from
 from .rate_limiters import LimiterBounds, bounds_from
 from .reverb_items import ItemKind, kind_from
@@ -131,7 +132,7 @@ def served_table(
     else:
         check_fields(spec, about, link.table)
         agents = about["table"].get("agents")
-        if agents is not None:
+        if agents is not None and spec.nest.__class__ is not AgentFrame:
             check_moments(f"table {link.table!r}", spec.nest, agents)
         layout, kind = layout_for(spec, agents), kind_from(about["items"])
         given = {"sequence_length": sequence_length, "stride": stride, "burn_in": burn_in, "short": short}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .agent_frames import JointFrame
 from .item_selectors import (
     Fifo,
     Lifo,
@@ -114,7 +115,7 @@ def _item(config: TableConfig) -> str:
             text += "dropped" if kind.short == "drop" else "padded"
     if config.fields is not None:
         text += f"; of the fields {', '.join(config.fields)}"
-    if config.agents is not None:
+    if config.agents is not None and config.data_spec.__class__ is JointFrame:
         text += f"; a frame is a moment of {_plural(len(config.agents), 'agent')}, in columns of their own"
     return text
 

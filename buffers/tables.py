@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from .agent_frames import AgentFrame
 from .base import check_count
 from .item_selectors import Fifo, MaxHeap, MinHeap, Prioritized, Remover, Sampler, Selector, Uniform
 from .nests import Nest
@@ -64,9 +65,9 @@ class TableConfig:
         `weight_norm='buffer'` divides by.
       fields: the fields of `data_spec` that the table holds, as messages print their paths, so that several tables
         can be fed by one writer of `data_spec`; None: all. A path may name a whole part, `'observation'`.
-      agents: for a table of moments whose `data_spec` is a `JointFrame`: by agent, in its order, whether the cells of
-        its frames tell their stream. `agent_tables` sets it, and `ReverbAgentTables` writes such tables; None: what is
-        stored is one record of all fields.
+      agents: of a table whose `data_spec` is a `JointFrame` or an `AgentFrame`: by agent, in their order, by which
+        frames tell whose they are, whether its frames tell their stream. `agent_tables` sets it, and
+        `ReverbAgentTables` writes such tables; None: of others.
 
     Raises:
       TypeError: a count is no int, or a selector or limiter is none of those that can stand there.
@@ -317,7 +318,8 @@ class TableConfig:
             raise TypeError(f"TableConfig.agents must be None or a dict of bools by agent, got {agents!r}.")
         if self.fields is not None or self.layout != "packed":
             raise ValueError(f"table {self.name!r}: agents need layout='packed', and all fields.")
-        check_moments(f"table {self.name!r}", self.data_spec, agents)
+        if self.data_spec.__class__ is not AgentFrame:
+            check_moments(f"table {self.name!r}", self.data_spec, agents)
 
     def _check_items(self) -> None:
         """Whether what is said of items goes together; the kinds check their own numbers."""

@@ -15,14 +15,16 @@ from replayfeed.buffers import (
     EpisodicReplayBuffer,
     MinSize,
     MultiAgentReplayBuffer,
+    ReplayServer,
     ReverbAgentTables,
     RolloutBuffer,
     TableConfig,
     TFPrioritizedReplayBuffer,
     TFUniformReplayBuffer,
     Window,
+    agent_tables,
 )
-from replayfeed.pipelines import n_step, of_agent, recurrent_state
+from replayfeed.pipelines import n_step, of_agent, recurrent_state, stack_frames
 
 VALUE = {"value": tf.TensorSpec([], tf.float32)}
 ENDING = {"value": tf.TensorSpec([], tf.float32), "is_last": tf.TensorSpec([], tf.bool)}
@@ -952,3 +954,65 @@ def test_flags_that_are_no_ends_are_told_of_by_their_own_names():
             buffer.add_batch({"a": {**values(step), "terminal": np.array([step == 1])}})
         with pytest.warns(UserWarning, match="a frame followed one with 'terminal', and no end was told"):
             buffer.sample(1, 2, **({} if mode == "lockstep" else {"policy": "a"}))
+
+
+def test_stacks_of_one_agents_view_hold_no_other_life():
+    """a dies at 3 and is back at 4: no stack of the new life shows a frame of the old one."""
+    spec = {"observation": tf.TensorSpec([], tf.float32), "is_last": tf.TensorSpec([], tf.bool)}
+    config = BufferConfig("uniform", 99)
+    buffer = MultiAgentReplayBuffer({"a": spec, "b": spec}, OWN, config, mode="lockstep")
+
+    def frame(number, last=False):
+        return {"observation": np.array([number], np.float32), "is_last": np.array([last])}
+
+    for t in range(8):
+        buffer.add_batch({"a": frame(t + 1, t == 3), "b": frame(101 + t)})
+    sample = buffer.sample(200, window=Window(2, burn_in=2, short="pad"))
+    items, info = stack_frames(3)(*of_agent("a", burn_in=2)(*sample))
+    stacks = {
+        int(time): row.tolist()
+        for time, row, real in zip(info.times[:, 0], items["observation"].numpy()[:, 0], info.mask[:, 0], strict=True)
+        if real
+    }
+    assert stacks == {0: [0, 0, 1], 1: [0, 1, 2], 2: [1, 2, 3], 4: [0, 0, 5], 5: [0, 5, 6], 6: [5, 6, 7]} | (
+        {3: [2, 3, 4]} if 3 in stacks else {}
+    ) | ({7: [6, 7, 8]} if 7 in stacks else {})
+    with pytest.raises(tf.errors.InvalidArgumentError, match="were drawn with another burn_in"):
+        of_agent("a")(*sample)
+
+
+def test_context_with_gaps_is_refused_and_windows_drawn_elsewhere_are_not_the_agents():
+    buffer = MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, OWN, BufferConfig("uniform", 99), mode="lockstep")
+    for turn in range(9):
+        buffer.add_batch({"ab"[turn % 2]: values(turn)})
+    items, info = of_agent("a")(*buffer.sample(100, 4))
+    rows = {tuple(row) for row in np.where(info.mask, items["value"], -1).tolist()}
+    assert rows == {(0, 2, -1, -1), (2, 4, -1, -1), (4, 6, -1, -1), (-1, -1, -1, -1)}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="draw windows with context from independent policies"):
+        of_agent("a", burn_in=2)(*buffer.sample(100, window=Window(2, burn_in=2)))
+
+
+def test_agents_are_known_by_their_order_and_whatever_the_number_of_environments():
+    specs, policy_of = {"a": VALUE, "b": VALUE, "c": VALUE}, {"a": "p", "b": "p", "c": "q"}
+    own = {"p": TableConfig("tp", VALUE, 1000), "q": TableConfig("tq", VALUE, 1000)}
+    names = {"p": "tp", "q": "tq"}
+    with ReplayServer(agent_tables(specs, policy_of, independent=own)) as server:
+        for num in (1, 3):
+            with ReverbAgentTables(
+                specs, policy_of, independent=names, server_address=server.address, batch_size=num
+            ) as tables:
+                writer = MultiAgentReplayBuffer(specs, policy_of, tables, batch_size=num)
+                for step in range(4):
+                    writer.add_batch(
+                        {"a": values(*range(step, step + num)), "b": values(*range(100 + step, 100 + step + num))}
+                    )
+        with ReverbAgentTables(specs, policy_of, independent=names, server_address=server.address) as tables:
+            reader = MultiAgentReplayBuffer(specs, policy_of, tables)
+            items, info = reader.sample(200, policy="p")
+            assert set(zip((items["value"].numpy() // 100).tolist(), info.agents.numpy().tolist(), strict=True)) == {
+                (0, 0),
+                (1, 1),
+            }
+        other = {"b": VALUE, "a": VALUE, "c": VALUE}
+        with pytest.raises(ValueError, match="table 'tp' holds frames of 'a', 'b', in this order, and"):
+            ReverbAgentTables(other, policy_of, independent=names, server_address=server.address)

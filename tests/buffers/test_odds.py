@@ -120,8 +120,8 @@ DRAW_WAYS = {
 def chi_square_bound(freedom: int) -> float:
     """What a chi-square passes once in 50 million times: 5.5 sigma of its cube root, which is all but normal.
 
-    Wilson and Hilferty (1931). 5 sigma of the chi-square itself are too few: its tail is heavier than a normal one, with
-    9 degrees of freedom it is there once in 3,000 times.
+    Wilson and Hilferty (1931). 5 sigma of the chi-square itself are too few: its tail is heavier than a normal one,
+    with 9 degrees of freedom it is there once in 3,000 times.
     """
     spread = 2 / (9 * max(freedom, 1))
     return freedom * (1 - spread + 5.5 * spread**0.5) ** 3 + 1e-9

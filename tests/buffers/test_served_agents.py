@@ -556,23 +556,23 @@ def test_tables_of_other_agents_are_refused():
         swapped = {agent: SPECS[agent] for agent in reversed(AGENTS)}
         with pytest.raises(ValueError, match="table 'moments' holds moments of 'wolf_0', 'sheep', 'wolf_1', in this"):
             ReverbAgentTables(swapped, policy_of, lockstep="moments", local_server=server)
-        with pytest.raises(ValueError, match="table 'plain' does not hold moments in columns by agent"):
+        with pytest.raises(ValueError, match="table 'plain' does not tell whose moments it holds"):
             ReverbAgentTables(SPECS, policy_of, lockstep="plain", local_server=server)
         with pytest.raises(ValueError, match="there is no table 'other'"):
             ReverbAgentTables(SPECS, policy_of, lockstep="other", local_server=server)
-        with pytest.raises(ValueError, match="data_spec does not fit table 'sheep'"):
+        with pytest.raises(ValueError, match="table 'sheep' holds frames of 'sheep', in this order"):
             ReverbAgentTables(
                 {**SPECS, "sheep": SPECS["wolf_0"]},
                 policy_of,
                 independent={"wolf": "sheep", "sheep": "wolf"},
                 local_server=server,
             )
-        with pytest.raises(ValueError, match="table 'moments' holds moments of many agents"):
+        with pytest.raises(ValueError, match="table 'moments' holds what many agents do"):
             ReverbTableGroup(tables[2].data_spec, ["moments"], None, server)
         with ReverbReplayBuffer(tables[2].data_spec, "moments", 1, local_server=server) as reader:
             spec = reader.data_spec
             zeros = tf.nest.map_structure(lambda leaf: np.zeros([1, *leaf.shape], leaf.dtype.as_numpy_dtype), spec)
-            with pytest.raises(ValueError, match="holds moments of many agents: write it through a ReverbAgentTables"):
+            with pytest.raises(ValueError, match="holds what many agents do: write it through a ReverbAgentTables"):
                 reader.add_batch(zeros)
 
 
@@ -743,11 +743,11 @@ def test_add_batch_finds_out_whose_lives_end():
         assert frames_in(tables["wolf"], 2) == [
             [(10, 0, 0), (12, 1, 0)],
             [(14, 3, 0), (15, 4, 0)],
-            [(20, 0, 1), (24, 1, 1)],
-            [(24, 1, 1), (25, 2, 1)],
-            [(25, 2, 1), (26, 3, 1)],
-            [(11, 0, 2), (13, 2, 2)],
-            [(16, 4, 2), (17, 5, 2)],
+            [(20, 0, 2), (24, 1, 2)],
+            [(24, 1, 2), (25, 2, 2)],
+            [(25, 2, 2), (26, 3, 2)],
+            [(11, 0, 1), (13, 2, 1)],
+            [(16, 4, 1), (17, 5, 1)],
         ]
         # The sheep's 27 begins a life.
         assert tables["sheep"].get_table_info().current_size == 0
@@ -892,8 +892,8 @@ def test_random_births_deaths_and_turns_give_the_items_of_a_naive_model(random_t
         ended = {agent: np.array(rows) for agent, rows in absent.items() if rows}
         for (agent, b), of_agent in lives.items():
             if (agent, b) in present:
-                place = {"wolf_0": 0, "wolf_1": 2, "sheep": 0}[agent]
-                of_agent[-1].append((by_agent[agent][b], time, place + b))
+                stream = {"wolf_0": 2 * b, "wolf_1": 2 * b + 1, "sheep": b}[agent]
+                of_agent[-1].append((by_agent[agent][b], time, stream))
             if (agent, b) in dying:
                 of_agent.append([])
         for b in range(2):
