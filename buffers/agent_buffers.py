@@ -15,6 +15,7 @@ from .reservoir import ReservoirReplayBuffer
 from .reverb_agents import ReverbAgentTables
 from .ring_buffer import RingReplayBuffer
 from .rollout import RolloutBuffer
+from .spec import DataSpec
 from .tables import TableConfig
 
 _KINDS = (RingReplayBuffer, EpisodicReplayBuffer, ReservoirReplayBuffer)
@@ -100,6 +101,18 @@ def built(
         )
     if buffer.batch_size != batch_size:
         raise ValueError(f"make_buffer made a buffer of batch_size {buffer.batch_size}, asked for was {batch_size}.")
+    given, expected = (
+        [(field.path, field.shape, field.dtype) for field in DataSpec(nest).fields]
+        for nest in (
+            buffer.data_spec,
+            data_spec,
+        )
+    )
+    if given != expected:
+        raise ValueError(
+            "make_buffer made a buffer of another data_spec than it was called with: it has "
+            f"{', '.join(path for path, _, _ in given)}, asked for was {', '.join(path for path, _, _ in expected)}."
+        )
     if part and batch_size > 1:
         buffer.let_streams_part()
     return buffer
@@ -128,7 +141,10 @@ def build_all(
     try:
         for key, maker in makers.items():
             assert not isinstance(maker, TableConfig)  # those are served
-            buffers[key] = built(maker, specs[key], num_streams[key], part=part)
+            made = built(maker, specs[key], num_streams[key], part=part)
+            if any(made is other for other in buffers.values()):
+                raise ValueError("make_buffer made one buffer for two policies: make a new one at each call.")
+            buffers[key] = made
     except BaseException:
         for buffer in buffers.values():
             buffer.close()

@@ -92,7 +92,7 @@ def make_parts(
             assert joint is not None  # it is not served
             spec = LockstepAgents.frame_spec(known, rules)
             buffers = build_all({"": joint}, {"": spec}, {"": batch_size}, part=not together)
-        lockstep = LockstepAgents(known, buffers[""], batch_size, rules)
+        lockstep = LockstepAgents(known, buffers[""], batch_size, rules, together=together)
         if tables is not None:
             return AgentParts(buffers, None, lockstep, ServedAgents(tables, is_lockstep=True), owned)
         return AgentParts(buffers, None, lockstep, lockstep, tuple(buffers.values()))

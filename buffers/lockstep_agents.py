@@ -31,6 +31,7 @@ class LockstepAgents:
       buffer: of `frame_spec`, with `B` streams that may part.
       batch_size: `B`, environments.
       rules: by agent, tells where its episodes begin and end.
+      together: streams do not part: each add has somebody in every environment, or nobody at all.
     """
 
     def __init__(
@@ -39,7 +40,10 @@ class LockstepAgents:
         buffer: ReplayBuffer,
         batch_size: int,
         rules: Mapping[str, EpisodeRule],
+        *,
+        together: bool = False,
     ) -> None:
+        self._together = together
         self._known = known
         self._buffer = buffer
         self._batch_size = batch_size
@@ -80,6 +84,11 @@ class LockstepAgents:
                 return ids
             there = add.is_present(self._batch_size)
             environments = np.flatnonzero(there)
+            if self._together and there.any() and not there.all():
+                raise ValueError(
+                    f"no agent is present in environment {np.flatnonzero(~there)[0]}, and this buffer was built with "
+                    "streams='together': build it with streams='apart'."
+                )
             ids = np.full(outer, NO_ID)
             if len(environments) and num_moments:
                 ids[environments] = self._store(add, environments, outer, priorities)

@@ -15,7 +15,7 @@ from .agent_policies import AgentPolicies
 from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer, check_count, join_samples
 from .callbacks import call_weakly
 from .nests import Array, Nest
-from .priorities import check_keys, check_priorities
+from .priorities import check_keys, check_priorities, errors_of_rows
 from .reverb_agents import ReverbAgentTables
 from .ring_dataset import repacked
 from .stats import BufferStats, total_stats
@@ -517,11 +517,16 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             return self._buffers[""].update_priorities(info.keys, td_errors=errors)
         by_policy = self._by_policy("info", info)
         self._known.check_policies("td_errors", td_errors)
-        return {
-            name: self._buffers[name].update_priorities_from(each, td_errors[name], eta=eta, burn_in=burn_in)
-            for name, each in by_policy.items()
-            if name in td_errors
-        }
+        pairs = {}
+        for name in td_errors:
+            if name not in by_policy:
+                raise ValueError(f"td_errors: policy {name!r} is not in info.")
+            try:
+                errors = errors_of_rows(td_errors[name], by_policy[name].mask, eta, burn_in)
+            except ValueError as error:
+                raise ValueError(f"policy {name!r}: {error}") from error
+            pairs[name] = (by_policy[name].keys, errors)
+        return self.update_priorities(pairs)
 
     def clear(self) -> None:
         """Empties all buffers and their counters."""

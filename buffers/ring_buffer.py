@@ -197,7 +197,8 @@ class RingReplayBuffer(ReplayBuffer):
 
         Each stream then goes at its own pace: it keeps its newest `max_length` frames, and windows and episodes are
         those of its own frames. Ids of a stream are `B` apart, as ever; those of two streams do not tell which came
-        first. Uniform draws know every window by name then, which takes 20 bytes a frame, and makes adds slower.
+        first, and of equal priorities in a `MinHeap` or `MaxHeap` the lowest id comes first. Uniform draws know every
+        window by name then, which takes 20 bytes a frame, and makes adds slower.
 
         Raises:
           ValueError: frames were added, or drawn, before.

@@ -107,7 +107,10 @@ class SampledStarts(EligibleStarts):
         gone = np.setdiff1d(held, eligible, assume_unique=True)
         if len(gone):
             self._drop(gone)
-        self._admit(np.setdiff1d(eligible, held, assume_unique=True))
+        fresh = np.setdiff1d(eligible, held, assume_unique=True)
+        if self._ring.arrivals is not None:  # streams go apart, and ids do not tell which came first
+            fresh = fresh[np.argsort(self._ring.arrivals[self._ring.rows(fresh)], kind="stable")]
+        self._admit(fresh)
 
     def update(self, ids: Array) -> None:
         """The frames with these ids, no two alike, have new priorities."""

@@ -13,6 +13,8 @@ from replayfeed.buffers import (
     BufferConfig,
     EmptyBufferError,
     EpisodicReplayBuffer,
+    Fifo,
+    Lifo,
     MinSize,
     MultiAgentReplayBuffer,
     ReplayServer,
@@ -1016,3 +1018,47 @@ def test_agents_are_known_by_their_order_and_whatever_the_number_of_environments
         other = {"b": VALUE, "a": VALUE, "c": VALUE}
         with pytest.raises(ValueError, match="table 'tp' holds frames of 'a', 'b', in this order, and"):
             ReverbAgentTables(other, policy_of, independent=names, server_address=server.address)
+
+
+def test_make_buffer_makes_a_new_buffer_of_what_it_was_asked_for():
+    one = TFUniformReplayBuffer(tf.TensorSpec([], tf.int64), 1, 10)
+    with pytest.raises(ValueError, match="another data_spec than it was called with: it has items, asked"):
+        MultiAgentReplayBuffer({"a": VALUE}, {"a": "a"}, lambda data_spec, batch_size: one)
+
+    def same(data_spec, batch_size, made=[]):  # noqa: B006 (the same list at each call is the point)
+        if not made:
+            made.append(TFUniformReplayBuffer(data_spec, batch_size, 10))
+        return made[0]
+
+    with pytest.raises(ValueError, match="make_buffer made one buffer for two policies"):
+        MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, OWN, same)
+
+
+def test_errors_of_several_policies_change_all_priorities_or_none():
+    make = functools.partial(TFPrioritizedReplayBuffer, max_length=100, alpha=1.0, seed=1)
+    buffer = MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, OWN, make)
+    for number in range(4):
+        buffer.add_batch({"a": values(number), "b": values(number)})
+    _, info = buffer.sample(4)
+    for wrong in (np.ones(5), np.array([1.0, 1.0, np.inf, 1.0])):
+        with pytest.raises(ValueError, match="policy 'b': td_errors"):
+            buffer.update_priorities_from(info, {"a": np.full(4, 50.0), "b": wrong})
+        np.testing.assert_allclose(buffer.sample(20)[1]["a"].probabilities, 0.25)
+    assert buffer.update_priorities_from(info, {"a": np.full(4, 50.0)}) == {"a": 0}
+
+
+def test_an_environment_without_agents_parts_streams_that_stay_together():
+    config = BufferConfig("uniform", 10)
+    buffer = MultiAgentReplayBuffer({"a": VALUE}, {"a": "a"}, config, mode="lockstep", batch_size=2, streams="together")
+    with pytest.raises(ValueError, match="no agent is present in environment 1, and this buffer was built with"):
+        buffer.add_batch({"a": values(0, 1)}, present={"a": np.array([True, False])})
+    assert len(buffer) == 0
+
+
+def test_a_queue_of_streams_that_part_is_in_the_order_in_which_frames_came():
+    for sampler, expected in ((Fifo(), [1, 2, 3, 4, 5]), (Lifo(), [5, 4, 3, 2, 1])):
+        buffer = TFUniformReplayBuffer(tf.TensorSpec([], tf.int64), 3, 50, sampler=sampler, max_times_sampled=1)
+        buffer.let_streams_part()
+        for number, stream in ((1, 2), (2, 1), (3, 2), (4, 0), (5, 2)):
+            buffer.add_batch(np.array([number]), streams=[stream])
+        assert buffer.sample(5)[0].numpy().tolist() == expected

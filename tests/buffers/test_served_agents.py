@@ -572,7 +572,7 @@ def test_tables_of_other_agents_are_refused():
         with ReverbReplayBuffer(tables[2].data_spec, "moments", 1, local_server=server) as reader:
             spec = reader.data_spec
             zeros = tf.nest.map_structure(lambda leaf: np.zeros([1, *leaf.shape], leaf.dtype.as_numpy_dtype), spec)
-            with pytest.raises(ValueError, match="holds what many agents do: write it through a ReverbAgentTables"):
+            with pytest.raises(ValueError, match="holds moments of many agents: write it through a ReverbAgentTables"):
                 reader.add_batch(zeros)
 
 
