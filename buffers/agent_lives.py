@@ -76,8 +76,9 @@ class AgentLives:
           env_ends: environments that end for all.
         """
         begins = begins & present
-        # All begin, and some of them were alive: nobody told of the reset.
-        restarted = (begins & self._alive).any(axis=0) & ~(present & ~begins).any(axis=0)
+        # All that were alive begin anew, and nobody goes on: nobody told of the reset.
+        goes_on = (self._alive | present) & ~begins
+        restarted = (begins & self._alive).any(axis=0) & ~goes_on.any(axis=0)
         alive = (self._alive & ~restarted) | present
         first = present & ((begins & self._alive) | self._parted) & ~restarted
         ended = present & ends

@@ -1062,3 +1062,17 @@ def test_a_queue_of_streams_that_part_is_in_the_order_in_which_frames_came():
         for number, stream in ((1, 2), (2, 1), (3, 2), (4, 0), (5, 2)):
             buffer.add_batch(np.array([number]), streams=[stream])
         assert buffer.sample(5)[0].numpy().tolist() == expected
+
+
+def test_a_rebirth_while_others_are_absent_ends_nobody_elses_episode():
+    spec = {**VALUE, "is_first": tf.TensorSpec([], tf.bool)}
+    buffer = MultiAgentReplayBuffer({"a": spec, "b": spec}, OWN, BufferConfig("uniform", 99), mode="lockstep")
+    for t in range(6):
+        moment = {"a": {**values(t), "is_first": np.array([t in (0, 3)])}}
+        if t != 3:
+            moment["b"] = {**values(10 + t), "is_first": np.array([t == 0])}
+        buffer.add_batch(moment)
+    items, info = buffer.sample(200, 6)
+    none = None
+    assert {tuple(row) for row in shown(items, info, "b")} == {(10, 11, 12, none, 14, 15)}
+    assert {tuple(row) for row in shown(items, info, "a")} == {(0, 1, 2, none, none, none)}

@@ -106,11 +106,8 @@ class Stream:
 class World:
     """The model: what was added, of each agent in each environment and of each environment; and who lives."""
 
-    def __init__(
-        self, agents: tuple[str, ...], batch_size: int, capacity: int, *, resets_end_all: bool = False
-    ) -> None:
+    def __init__(self, agents: tuple[str, ...], batch_size: int, capacity: int) -> None:
         self.agents = agents
-        self.resets_end_all = resets_end_all
         self.batch_size = batch_size
         self.capacity = capacity
         self.times = [0] * batch_size
@@ -141,13 +138,10 @@ class World:
             if act.begins:
                 self.of_agents[agent, b].end()
         again = [agent for agent, act in acts.items() if act.begins and agent in self.alive[b]]
-        if again and all(act.begins for act in acts.values()):
-            # The environment was reset without a word.
+        if again and all(act.begins for act in acts.values()) and self.alive[b] <= set(again):
+            # Nobody goes on: the environment was reset without a word.
             self.of_environments[b].end()
             self.alive[b].clear()
-            # A buffer in this process looks at each agent by itself, one on Reverb at all of a moment.
-            for agent in self.agents if self.resets_end_all else ():
-                self.of_agents[agent, b].end()
         self.alive[b].difference_update(again)
         frames = {}
         for agent, act in acts.items():
@@ -490,7 +484,7 @@ def written(mode: Any, make_buffer: Any, history: dict[str, Any], *, capacity: i
         mode=mode,
         batch_size=history["batch_size"],
     )
-    world = World(agents, history["batch_size"], capacity, resets_end_all=isinstance(make_buffer, TableConfig))
+    world = World(agents, history["batch_size"], capacity)
     writer = Writer(random.Random(history["seed"]), buffer, world, history["told_by"])
     writer.write(history["num_calls"])
     return writer
