@@ -119,9 +119,9 @@ class AgentChecker:
         Raises:
           ValueError: something does not fit; the message names the agent, and the field.
         """
-        self._check_dicts(items, end_of_episode, priorities, present)
         if end_of_episode is None and priorities is None and present is None:
             return self._plain_moment(items)
+        self._check_dicts(items, end_of_episode, priorities, present)
         ends = None
         if end_of_episode is not None and not isinstance(end_of_episode, Mapping):
             ends = as_flags("end_of_episode", end_of_episode, (self._batch_size,))
@@ -150,6 +150,8 @@ class AgentChecker:
 
     def _plain_moment(self, items: Any) -> AgentAdd:
         """`moment` without anything but items, which most are."""
+        if not isinstance(items, Mapping):
+            self._check_dicts(items, None, None, None)
         rows, as_tensors = {}, False
         for agent, (flatten, check_leaves) in self._checks.items():
             if agent in items:
@@ -159,6 +161,8 @@ class AgentChecker:
                     rows[agent] = AgentRows(check_leaves(given), self._everywhere, None, None)
                 except ValueError as error:
                     raise ValueError(f"agent {agent!r}: {error}") from error
+        if len(rows) < len(items):
+            self._check_dicts(items, None, None, None)
         return AgentAdd(rows, {}, None, None, as_tensors, True)
 
     def sequence(self, items: Any, end_of_episode: Any, priorities: Any) -> AgentAdd:

@@ -57,7 +57,7 @@ class IndependentAgents:
             policy: np.array([known.agents.index(agent) for agent in known.agents_of(policy)], np.int32)
             for policy in known.policies
         }
-        self._constant: dict[str, tf.Tensor] = {}
+        self._constant: dict[str, tuple[int | None, tf.Tensor]] = {}
 
     @staticmethod
     def frame_spec(known: AgentPolicies, policy: str, batch_size: int) -> AgentFrame:
@@ -140,7 +140,14 @@ class IndependentAgents:
             self._open = {agent: np.zeros(self._batch_size, bool) for agent in self._open}
 
     def unpack(
-        self, policy: str, items: Items, info: BufferInfo, drawn: int, *, is_all_real: bool = False
+        self,
+        policy: str,
+        items: Items,
+        info: BufferInfo,
+        drawn: int,
+        *,
+        is_all_real: bool = False,
+        sample_batch_size: int | None = None,
     ) -> tuple[Items, AgentInfo]:
         """A sample of a policy's buffer as its user sees it; eager tensors, or in a graph.
 
@@ -150,12 +157,13 @@ class IndependentAgents:
           info: of the sample.
           drawn: index of the drawn frame.
           is_all_real: nothing in these windows is padding.
+          sample_batch_size: `B` that was asked for.
         """
-        numbers, shape = self._numbers[policy], info.keys.shape
+        numbers = self._numbers[policy]
         if len(numbers) == 1:
-            agents = self._only_agent(policy, info.keys)
+            agents = self._only_agent(policy, info.keys, sample_batch_size)
         else:
-            stream = items.stream if items.stream.shape.rank == shape.rank else items.stream[..., drawn]
+            stream = items.stream if items.stream.shape.rank == info.keys.shape.rank else items.stream[..., drawn]
             if tf.is_symbolic_tensor(stream):
                 agents = tf.gather(numbers, stream % len(numbers))
             else:
@@ -172,15 +180,18 @@ class IndependentAgents:
             found.update(zip(agents, frames, strict=True))
         return {agent: found[agent] for agent in self._known.agents}
 
-    def _only_agent(self, policy: str, keys: tf.Tensor) -> tf.Tensor:
-        """The number of the only agent of a policy, int32, the shape of `keys`."""
+    def _only_agent(self, policy: str, keys: tf.Tensor, sample_batch_size: int | None) -> tf.Tensor:
+        """The number of the only agent of a policy, int32, the shape of `keys`; eager it is made once for a size.
+
+        (To ask a fresh eager tensor for its shape takes longer than all of this.)
+        """
         number = self._numbers[policy][0]
         if tf.is_symbolic_tensor(keys):
             return tf.fill(tf.shape(keys) if None in keys.shape.as_list() else keys.shape, number)
         known = self._constant.get(policy)
-        if known is None or known.shape != keys.shape:
-            known = self._constant[policy] = tf.fill(keys.shape, number)
-        return known
+        if known is None or known[0] != sample_batch_size:
+            known = self._constant[policy] = (sample_batch_size, tf.fill(keys.shape, number))
+        return known[1]
 
     def _add_of(
         self, policy: str, rows: Mapping[str, AgentRows], times: Array, num_steps: int | None

@@ -61,7 +61,7 @@ class LockstepAgents:
         # A moment in which all are alive and nothing happens.
         all_alive = np.ones((len(known.agents), batch_size), bool)
         self._quiet = Moment(codes, none, none, none, all_alive, ~all_alive)
-        self._real: tf.Tensor | None = None
+        self._real: tuple[Any, tf.Tensor] | None = None
         # What stands in the rows of agents that are absent everywhere, by the number of rows and of steps.
         self._absent: dict[tuple[str, tuple[int, ...]], list[Array]] = {}
 
@@ -148,7 +148,7 @@ class LockstepAgents:
         return tf.add_n(sums) / tf.maximum(tf.add_n(nums), 1)
 
     def unpack(
-        self, items: Items, info: BufferInfo, drawn: int, *, is_all_real: bool = False
+        self, items: Items, info: BufferInfo, drawn: int, *, is_all_real: bool = False, sizes: Any = None
     ) -> tuple[Items, LockstepInfo]:
         """A sample of the buffer as its user sees it: eager tensors, or in a graph.
 
@@ -157,13 +157,13 @@ class LockstepAgents:
           info: of the sample.
           drawn: index of the drawn frame.
           is_all_real: nothing in these windows is padding.
+          sizes: what was asked for, the same for samples of the same shapes.
         """
         agents = self._known.agents
-        is_window = info.mask.shape.rank > info.keys.shape.rank
-        # As windows `[n, T, agents]`, whatever is there of `B` and `T`.
-        missing = [axis for axis, is_there in ((0, info.keys.shape.rank > 0), (1, is_window)) if not is_there]
+        masks: list[tf.Tensor]
         if tf.is_symbolic_tensor(items.codes):
             codes, mask = items.codes, info.mask
+            missing = _missing_axes(info)
             for axis in missing:
                 codes, mask = tf.expand_dims(codes, axis), tf.expand_dims(mask, axis)
             real = life_mask_in_graph(codes, mask, drawn)
@@ -171,9 +171,10 @@ class LockstepAgents:
         else:
             codes = items.codes.numpy()
             if is_all_real and not (codes != PRESENT).any():
-                masks = self._all_real(info.mask)
+                masks = self._all_real(info.mask, sizes)
             else:
                 mask = info.mask.numpy()
+                missing = _missing_axes(info)
                 for axis in missing:
                     codes, mask = np.expand_dims(codes, axis), np.expand_dims(mask, axis)
                 real = np.squeeze(life_mask(codes, mask, drawn), tuple(missing))
@@ -181,11 +182,11 @@ class LockstepAgents:
         times = items.time if is_all_real else tf.where(info.mask, items.time, tf.constant(-1, tf.int64))
         return items.frames, LockstepInfo(*info[:4], dict(zip(agents, masks, strict=True)), times)
 
-    def _all_real(self, mask: tf.Tensor) -> list[tf.Tensor]:
+    def _all_real(self, mask: tf.Tensor, sizes: Any) -> list[tf.Tensor]:
         """Masks of a sample in which every agent is there, made once while sizes stay the same."""
-        if self._real is None or self._real.shape != mask.shape:
-            self._real = tf.ones_like(mask)
-        return [self._real] * len(self._known.agents)
+        if self._real is None or self._real[0] != sizes:
+            self._real = (sizes, tf.ones_like(mask))
+        return [self._real[1]] * len(self._known.agents)
 
     def _store(self, add: AgentAdd, environments: Array, outer: tuple[int, ...], priorities: Any) -> Array:
         """Stores the moments of these environments; ids `[m]` (`[m, T]`)."""
@@ -195,10 +196,14 @@ class LockstepAgents:
             if rows.ends is not None or not self._is_silent[agent]
         }
         everywhere = len(environments) == self._batch_size
-        leaves: list[Array] = []
-        for agent in self._stored_order:
-            rows = add.rows.get(agent)
-            leaves += self._all_rows(agent, rows, environments, (len(environments), *outer[1:]))
+        leaves: list[Array]
+        if add.is_everywhere and len(add.rows) == len(self._stored_order):
+            leaves = [leaf for agent in self._stored_order for leaf in add.rows[agent].leaves]
+        else:
+            leaves = []
+            for agent in self._stored_order:
+                rows = add.rows.get(agent)
+                leaves += self._all_rows(agent, rows, environments, (len(environments), *outer[1:]))
         if self._is_quiet(add, marks):
             leaves += [self._quiet.codes, self._times]
             if self._told_by_spec:
@@ -298,6 +303,12 @@ class LockstepAgents:
         if len(environments):
             for rule in self._rules.values():
                 rule.forget_loose_flags()
+
+
+def _missing_axes(info: BufferInfo) -> list[int]:
+    """Which of the axes `B` and `T` a sample has not."""
+    num_outer = info.keys.shape.rank
+    return [axis for axis, is_there in ((0, num_outer > 0), (1, info.mask.shape.rank > num_outer)) if not is_there]
 
 
 def _told_by_spec(rules: Mapping[str, EpisodeRule]) -> bool:

@@ -358,7 +358,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             epochs=epochs,
         )
         unpack = tf.autograph.experimental.do_not_convert(
-            lambda items, info: self._unpack(key, items, info, num_steps, window)
+            lambda items, info: self._unpack(key, items, info, sample_batch_size, num_steps, window)
         )
         ahead = sample_batch_size is not None and looks_ahead(self._buffers[key])
         return repacked(dataset, unpack, look_ahead=ahead)
@@ -433,7 +433,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             num = max(1, (min_steps - num_real) // most)
             for key in keys:
                 items, info = self._drawn(key, num, num_steps, window)
-                samples[key].append(self._unpack(key, items, info, num_steps, window))
+                samples[key].append(self._unpack(key, items, info, num, num_steps, window))
                 masks = [info.mask] if of_moments else tf.nest.flatten(samples[key][-1][1].mask)
                 num_real += sum(int(tf.math.count_nonzero(mask)) for mask in masks)
         joined = {key: join_samples(each) for key, each in samples.items()}
@@ -574,7 +574,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
 
     def _sample_of(self, key: str, sample_batch_size: Any, num_steps: Any, window: Any) -> tuple[Items, Any]:
         items, info = self._drawn(key, sample_batch_size, num_steps, window)
-        return self._unpack(key, items, info, num_steps, window)
+        return self._unpack(key, items, info, sample_batch_size, num_steps, window)
 
     def _drawn(self, key: str, sample_batch_size: Any, num_steps: Any, window: Any) -> tuple[Items, BufferInfo]:
         """A sample of one of the buffers as it gives it."""
@@ -586,15 +586,20 @@ class MultiAgentReplayBuffer(ReplayBuffer):
                 raise
             raise type(error)(f"policy {key!r}: {error}") from error
 
-    def _unpack(self, key: str, items: Items, info: BufferInfo, num_steps: Any, window: Any) -> tuple[Items, Any]:
+    def _unpack(
+        self, key: str, items: Items, info: BufferInfo, sample_batch_size: Any, num_steps: Any, window: Any
+    ) -> tuple[Items, Any]:
         """A sample of one of the buffers as its user sees it."""
         drawn = 0 if window is None else window.burn_in
         # Whole episodes differ in length, and windows that are cut short are padded.
         is_all_real = window.is_plain if window is not None else num_steps is not None or info.ids is info.keys
         if self._lockstep is not None:
-            return self._lockstep.unpack(items, info, drawn, is_all_real=is_all_real)
+            sizes = (sample_batch_size, num_steps, window)
+            return self._lockstep.unpack(items, info, drawn, is_all_real=is_all_real, sizes=sizes)
         assert self._independent is not None  # the other mode
-        return self._independent.unpack(key, items, info, drawn, is_all_real=is_all_real)
+        return self._independent.unpack(
+            key, items, info, drawn, is_all_real=is_all_real, sample_batch_size=sample_batch_size
+        )
 
     def _expect(self, num_steps: Any, window: Any) -> None:
         """Windows of so many steps are drawn: of some flags in the items it is to be known whether they are ends."""
