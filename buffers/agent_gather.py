@@ -8,7 +8,22 @@ import numpy as np
 import tensorflow as tf
 
 from .agent_frames import PRESENT, AgentFrame, JointFrame
+from .base import ReplayBuffer
 from .nests import Array, Nest
+from .reverb_buffer import ReverbReplayBuffer
+from .spec import DataSpec
+
+
+def all_frames(buffer: ReplayBuffer) -> Nest:
+    """Every frame that a buffer holds, leaves ragged or not, `[R, T, ...]`: also where its streams differ in length."""
+    if not isinstance(buffer, ReverbReplayBuffer):
+        return buffer.gather_all()
+    streams = buffer._gather_streams()
+    if not streams:
+        return buffer.gather_all()
+    lengths = [len(leaves[0]) for leaves in streams]
+    flat = [tf.constant(np.concatenate(leaf)) for leaf in zip(*streams, strict=True)]
+    return DataSpec(buffer.data_spec).pack([tf.RaggedTensor.from_row_lengths(leaf, lengths) for leaf in flat])
 
 
 def frames_of_streams(gathered: AgentFrame, streams: Sequence[Array]) -> list[Nest]:

@@ -87,6 +87,8 @@ def make_parts(
     if is_lockstep:
         rules = {agent: EpisodeRule(spec, end_of_episode_fn) for agent, spec in known.specs.items()}
         if tables is not None:
+            if tables._joint_table is None:
+                raise ValueError("make_buffer: there is no table of moments in the tables given: give them lockstep=.")
             buffers = {"": tables.lockstep}
         else:
             assert joint is not None  # it is not served
@@ -97,6 +99,12 @@ def make_parts(
             return AgentParts(buffers, None, lockstep, ServedAgents(tables, is_lockstep=True), owned)
         return AgentParts(buffers, None, lockstep, lockstep, tuple(buffers.values()))
     if tables is not None:
+        without = [policy for policy in known.policies if policy not in tables._table_of]
+        if without:
+            raise ValueError(
+                f"make_buffer: policy {without[0]!r} has no table in the tables given: give them independent=, or read "
+                "their moments with mode='lockstep'."
+            )
         buffers = {policy: tables.of_policy(policy) for policy in known.policies}
     else:
         specs = {policy: IndependentAgents.frame_spec(known, policy, batch_size) for policy in known.policies}

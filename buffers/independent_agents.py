@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from .agent_frames import AgentFrame, agent_frame_spec, stream_of
-from .agent_gather import frames_of_streams
+from .agent_gather import all_frames, frames_of_streams
 from .agent_info import AgentInfo
 from .agent_input import AgentAdd, AgentRows, add_one_by_one
 from .agent_policies import AgentPolicies
@@ -176,7 +176,7 @@ class IndependentAgents:
         found: dict[str, Nest] = {}
         for policy, buffer in self._buffers.items():
             agents = self._known.agents_of(policy)
-            frames = frames_of_streams(buffer.gather_all(), [self._as_fields[agent] for agent in agents])
+            frames = frames_of_streams(all_frames(buffer), [self._as_fields[agent] for agent in agents])
             found.update(zip(agents, frames, strict=True))
         return {agent: found[agent] for agent in self._known.agents}
 

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from .agent_frames import PRESENT, JointFrame, joint_frame_spec, life_mask, life_mask_in_graph
-from .agent_gather import frames_of_agents
+from .agent_gather import all_frames, frames_of_agents
 from .agent_info import LockstepInfo
 from .agent_input import AgentAdd, AgentRows, add_one_by_one
 from .agent_lives import AgentLives, Moment
@@ -121,7 +121,7 @@ class LockstepAgents:
 
     def gather_all(self) -> dict[str, Nest]:
         """By agent every frame held of it, oldest first, ragged leaves: rows are those of the buffer's own."""
-        return frames_of_agents(self._buffer.gather_all(), self._known.agents)
+        return frames_of_agents(all_frames(self._buffer), self._known.agents)
 
     def errors_of_rows(self, info: LockstepInfo, td_errors: Any, eta: float, burn_in: int) -> tf.Tensor:
         """One absolute error a window, float `[B]`: the mean over the agents that have a frame in it.

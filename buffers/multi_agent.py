@@ -29,7 +29,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
 
     An *agent* is named by a str, as in PettingZoo; a *policy* learns from one agent or several. A *moment* is one step
     of an environment, and `add_batch` stores one moment of `B` environments side by side. Agents that are not in it
-    are absent: they have died, are not born yet, or it is not their turn.
+    are absent: they have died, are not born yet, or it is not their turn. Where nobody is present there is no moment.
 
     `mode="independent"`: each policy has a buffer of its own, in which each of its agents in each environment is a
     stream. Agents may act at different times: windows are of an agent's own consecutive frames, and `info.times` tells
@@ -37,9 +37,9 @@ class MultiAgentReplayBuffer(ReplayBuffer):
 
     `mode="lockstep"`: one buffer, of which one draw is the same moments for all agents, `({agent: items}, info)`.
     `info.mask` is a dict by agent, False where it was absent, and on padding. A window shows one life of each agent,
-    that of its first frame from the drawn one on, the dying frame included; the zeros where it is absent are not
-    data. `replayfeed.pipelines.of_agent` gives one agent's view, on which all transforms work. An environment's episode
-    ends when it is told to, or when all agents that lived in it have died.
+    that of its first frame from the drawn one on, the dying frame included; what stands in masked rows (zeros, or
+    another life) is not data. `replayfeed.pipelines.of_agent` gives one agent's view, on which all transforms work. An
+    environment's episode ends when it is told to, or when all agents that lived in it have died.
 
     `capacity` is that of the buffers together, in the unit of those: with `BufferConfig("uniform", 1000)` each policy
     keeps the newest 1,000 frames (lockstep: moments), the same number of each stream. `capacity_of(policy)` is exact.
@@ -461,7 +461,11 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         return {name: self._buffers[name].get(each, num_steps).frame for name, each in by_policy.items()}
 
     def gather_all(self) -> Items:
-        """By agent every frame held of it, oldest first: `tf.RaggedTensor`s `[B, T, ...]`, each row of its own `T`."""
+        """By agent every frame held of it, oldest first: `tf.RaggedTensor`s `[B, T, ...]`, each row of its own `T`.
+
+        In lockstep rows are those of the buffer's own `gather_all`: of whole episodes there is one, of tables one for
+        each stream that wrote.
+        """
         if self._lockstep is not None:
             return self._lockstep.gather_all()
         assert self._independent is not None  # the other mode
@@ -499,22 +503,28 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             name: self._buffers[name].update_priorities(pair[0], td_errors=pair[1]) for name, pair in by_policy.items()
         }
 
-    def update_priorities_from(self, info: Any, td_errors: Any, *, eta: float = 0.9, burn_in: int = 0) -> Any:
+    def update_priorities_from(
+        self, info: Any, td_errors: Any, *, eta: float = 0.9, burn_in: int = 0, policy: str | None = None
+    ) -> Any:
         """`update_priorities` of a batch as it came, heeding its masks.
 
         Args:
-          info: of a policy, by policy, or in lockstep.
+          info: by policy, of the policy named, or in lockstep.
           td_errors: `[B]` or `[B, T]`; by policy where `info` is. In lockstep by agent: a window's priority is the mean
             of those of its agents that have a frame in it, each by its own mask.
           eta: as in the buffers.
           burn_in: as in the buffers.
+          policy: whose sample it is; None: `info` and `td_errors` are by policy.
 
         Raises:
-          ValueError: as the buffers; of a sample of one policy of several, which one is not said: give dicts.
+          ValueError: as the buffers; nothing is changed.
         """
         if self._lockstep is not None:
             errors = self._lockstep.errors_of_rows(info, td_errors, eta, burn_in)
             return self._buffers[""].update_priorities(info.keys, td_errors=errors)
+        if policy is not None:
+            gone = self.update_priorities_from({policy: info}, {policy: td_errors}, eta=eta, burn_in=burn_in)
+            return gone[policy]
         by_policy = self._by_policy("info", info)
         self._known.check_policies("td_errors", td_errors)
         pairs = {}
@@ -529,7 +539,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         return self.update_priorities(pairs)
 
     def clear(self) -> None:
-        """Empties all buffers and their counters."""
+        """Empties all buffers and their counters; of `ReverbAgentTables` all tables, those of the other mode too."""
         self._check_open()
         self._writer.clear()
 

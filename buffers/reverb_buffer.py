@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+import numpy as np
 import tensorflow as tf
 
 from .base import BufferInfo, Items, check_count, check_parallel_calls
 from .episode_ends import EpisodeRule, FinalFrame
 from .item_selectors import Fifo, Remover, Sampler, Uniform
-from .nests import Nest
+from .nests import Array, Nest
 from .priorities import DEFAULT_EPS, WeightNorm
 from .rate_limiters import RateLimiter
 from .reverb_items import ItemPart, WholeEpisodes, check_window, part_for
@@ -432,17 +433,24 @@ class ReverbReplayBuffer(ServedBuffer):
           WaitTimeoutError: the server does not answer within `timeout_s`.
         """
         self._check_open()
-        frames = self._scan()
-        lengths = [stream.stop - stream.start for stream in frames.streams]
+        streams = self._gather_streams()
+        lengths = [len(leaves[0]) for leaves in streams]
         lengths += [0] * (self._batch_size - len(lengths) if self._streams.has_written or not lengths else 0)
         if len(set(lengths)) > 1:
             raise ValueError(
                 f"gather_all gives [B, T, ...], but the streams in table {self._table.name!r} have {min(lengths)} to "
                 f"{max(lengths)} frames; read them with as_dataset(single_deterministic_pass=True)."
             )
-        shape = (len(lengths), lengths[0])
+        if not streams:
+            shape = (len(lengths), 0)
+            return self._spec.pack([tf.zeros((*shape, *field.shape), field.dtype) for field in self._spec.fields])
+        return self._spec.pack([tf.constant(np.stack(leaf)) for leaf in zip(*streams, strict=True)])
+
+    def _gather_streams(self) -> list[list[Array]]:
+        """Of each stream in the table its frames, oldest first, leaves `[T, ...]`; as `gather_all`, of any lengths."""
+        frames = self._scan()
         leaves = self._id_layout().unpack_numpy(frames.columns)
-        return self._spec.pack([tf.constant(leaf.reshape(*shape, *leaf.shape[1:])) for leaf in leaves])
+        return [[leaf[stream] for leaf in leaves] for stream in frames.streams]
 
     def stats(self) -> BufferStats:
         """Counts and shares as of now; None where Reverb does not tell."""

@@ -25,6 +25,7 @@ from replayfeed.buffers import (
     TFUniformReplayBuffer,
     Window,
     agent_tables,
+    table_presets,
 )
 from replayfeed.pipelines import n_step, of_agent, recurrent_state, stack_frames
 
@@ -1076,3 +1077,27 @@ def test_a_rebirth_while_others_are_absent_ends_nobody_elses_episode():
     none = None
     assert {tuple(row) for row in shown(items, info, "b")} == {(10, 11, 12, none, 14, 15)}
     assert {tuple(row) for row in shown(items, info, "a")} == {(0, 1, 2, none, none, none)}
+
+
+def test_all_frames_of_served_agents_of_different_lengths():
+    own = {"both": TableConfig("own", VALUE, 50, scannable=True)}
+    with MultiAgentReplayBuffer({"a": VALUE, "b": VALUE}, SHARED, own) as buffer:
+        buffer.add_batch({"a": values(1), "b": values(2)})
+        buffer.add_batch({"a": values(3)})
+        held = {agent: frames["value"].to_list() for agent, frames in buffer.gather_all().items()}
+    assert held == {"a": [[1, 3]], "b": [[2]]}
+
+
+def test_clearing_tables_waits_for_no_limiter():
+    specs, policy_of = {"a": VALUE, "b": VALUE}, OWN
+    own = {"a": TableConfig("replay", VALUE, 1000), "b": table_presets.queue("queue", VALUE, max_size=3)}
+    with ReverbAgentTables.local(specs, policy_of, independent=own, timeout_s=30.0) as tables:
+        buffer = MultiAgentReplayBuffer(specs, policy_of, tables)
+        for number in range(8):  # the last ones of b wait
+            buffer.add_batch({"a": values(number), "b": values(number)})
+        buffer.clear()
+        assert [len(buffer.buffer_of(policy)) for policy in "ab"] == [0, 0]
+        buffer.add_batch({"a": values(9), "b": values(9)})
+        assert buffer.sample(1)[0]["b"]["value"].numpy().tolist() == [9]
+        with pytest.raises(ValueError, match="there is no table of moments in the tables given"):
+            MultiAgentReplayBuffer(specs, policy_of, tables, mode="lockstep")
