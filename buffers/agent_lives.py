@@ -65,6 +65,11 @@ class AgentLives:
         """Who is alive, bool `[agents, B]`."""
         return self._alive
 
+    @property
+    def parted(self) -> Array:
+        """Who is parted from its last frame, bool `[agents, B]`."""
+        return self._parted
+
     def step(self, present: Array, begins: Array, ends: Array, final: Array, env_ends: Array) -> Moment:
         """What this moment is; the first four are bool `[agents, B]`, `env_ends` bool `[B]`. `commit` says that it was.
 

@@ -274,12 +274,27 @@ class LockstepAgents:
         present, begins, ends, final = flags
         if add.num_steps is None:
             return self._lives.step(present, begins, ends, final, none if add.ends is None else add.ends)
-        lives, steps = self._lives.copy(), []
-        for t in range(add.num_steps):
-            steps.append(lives.step(present[..., t], begins[..., t], ends[..., t], final[..., t], none))
-            lives.commit(steps[-1])
-        codes, restarted, over, all_final = (np.stack([step[index] for step in steps], axis=1) for index in range(4))
-        return Moment(codes, restarted, over, all_final, *steps[-1][4:])
+        return self._moments_of_sequence(present, begins, ends, final)
+
+    def _moments_of_sequence(self, present: Array, begins: Array, ends: Array, final: Array) -> Moment:
+        """What the moments `[B, T]` of a sequence are; flags are bool `[agents, B, T]`."""
+        lives, num_steps = self._lives.copy(), present.shape[-1]
+        none = np.zeros(self._batch_size, bool)
+        codes = np.full((self._batch_size, num_steps, len(present)), PRESENT, np.uint8)
+        restarted, over, all_final = np.zeros((3, self._batch_size, num_steps), bool)
+        # Where all are there and nothing happens there is nothing to look at.
+        is_event = (begins | ends | ~present).any(axis=(0, 1))
+        last = -1
+        for t in range(num_steps) if not lives.is_quiet else np.flatnonzero(is_event).tolist():
+            if t > last + 1:
+                lives.commit(self._quiet)
+            step = lives.step(present[..., t], begins[..., t], ends[..., t], final[..., t], none)
+            lives.commit(step)
+            codes[:, t], restarted[:, t], over[:, t], all_final[:, t] = step[:4]
+            last = t
+        if num_steps > last + 1:
+            lives.commit(self._quiet)
+        return Moment(codes, restarted, over, all_final, lives.alive, lives.parted)
 
     def _zeros(self, agent: str, outer: tuple[int, ...]) -> list[Array]:
         zeros = self._absent.get((agent, outer))
