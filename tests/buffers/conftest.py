@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import sys
 import types
 import unittest
 from collections.abc import Callable, Iterator
@@ -374,3 +375,44 @@ def _outcomes(suite: unittest.TestSuite) -> dict[str, str]:
 
 def _name(test: unittest.TestCase) -> str:
     return ".".join(test.id().split(".")[-2:])
+
+
+# Files of Reverb's writers that hold no lock: Python itself interrupts no `with` just before it releases its lock, as
+# tracing would.
+_WRITER_FILES = (
+    "reverb_agents_writer.py",
+    "reverb_cuts.py",
+    "reverb_cutter.py",
+    "reverb_sender.py",
+    "reverb_targets.py",
+    "reverb_writer.py",
+)
+
+
+@pytest.fixture
+def interrupted_at() -> Callable[[int, Callable[[], object]], bool]:
+    """A function that interrupts `call` at so many lines of a writer, and says whether it got there."""
+
+    def run(line: int, call: Callable[[], object]) -> bool:
+        num_lines = 0
+
+        def trace(frame: types.FrameType, event: str, _: Any) -> Any:
+            nonlocal num_lines
+            if not frame.f_code.co_filename.endswith(_WRITER_FILES):
+                return None
+            num_lines += event == "line"
+            if num_lines == line:
+                raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            call()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(before)
+        return False
+
+    return run

@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -193,35 +192,7 @@ def test_an_interrupt_while_a_limiter_holds_items_back_costs_no_stream_a_frame(c
     assert sorted(rows) == [[x, x + 1] for first in (0, 1000) for x in range(first, first + t + 3)]
 
 
-# Files without locks: Python itself interrupts no `with` just before it releases its lock, as tracing would.
-_OURS = ("reverb_writer.py", "reverb_targets.py", "reverb_cutter.py", "reverb_cuts.py", "reverb_sender.py")
-
-
-def interrupted_at(line: int, call: Callable[[], object]) -> bool:
-    """Whether `call` runs so many lines of the writer; there it is interrupted."""
-    num_lines = 0
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal num_lines
-        if not frame.f_code.co_filename.endswith(_OURS):
-            return None
-        num_lines += event == "line"
-        if num_lines == line:
-            raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
-
-
-def test_an_interrupt_at_any_line_of_a_write_joins_no_frames_and_costs_only_what_it_cuts(caplog):
+def test_an_interrupt_at_any_line_of_a_write_joins_no_frames_and_costs_only_what_it_cuts(caplog, interrupted_at):
     tables = [
         TableConfig("queue", SPEC, 5000, Fifo(), Fifo(), Queue(5000), 1, sequence_length=2),
         TableConfig("replay", SPEC, 5000, Prioritized(0.6), initial="max", sequence_length=3, scannable=True),

@@ -7,9 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -662,35 +661,7 @@ def test_a_killed_writer_leaves_whole_items_and_another_goes_on():
     np.testing.assert_array_equal(np.where(codes[..., 1], frames % 1000, 0), np.where(times % 3 > 0, times, 0))
 
 
-# Files without locks: Python itself interrupts no `with` just before it releases its lock, as tracing would.
-_OURS = ("reverb_agents_writer.py", "reverb_cuts.py", "reverb_sender.py", "reverb_targets.py", "reverb_cutter.py")
-
-
-def interrupted_at(line: int, call: Callable[[], object]) -> bool:
-    """Whether `call` runs so many lines of the writer; there it is interrupted."""
-    num_lines = 0
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal num_lines
-        if not frame.f_code.co_filename.endswith(_OURS):
-            return None
-        num_lines += event == "line"
-        if num_lines == line:
-            raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
-
-
-def test_an_interrupt_at_any_line_joins_no_frames_and_leaves_absent_agents_alone():
+def test_an_interrupt_at_any_line_joins_no_frames_and_leaves_absent_agents_alone(interrupted_at):
     """wolf_0 and the sheep are interrupted; wolf_1, who has no turn then, has every pair."""
     with local(independent=own(sequence_length=2), lockstep=moments(sequence_length=2)) as tables:
         write(tables, 0, {agent: {0: 0} for agent in AGENTS})

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -246,35 +244,7 @@ def test_any_coming_and_going_gives_the_items_of_each_stream_alone(mixed, steps)
         assert sorted(items.numpy().tolist() for items, _ in rows) == whole
 
 
-# Files without locks: Python itself interrupts no `with` just before it releases its lock, as tracing would.
-_OURS = ("reverb_writer.py", "reverb_cuts.py", "reverb_sender.py", "reverb_targets.py", "reverb_cutter.py")
-
-
-def interrupted_at(line: int, call: Callable[[], object]) -> bool:
-    """Whether `call` runs so many lines of the writer; there it is interrupted."""
-    num_lines = 0
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal num_lines
-        if not frame.f_code.co_filename.endswith(_OURS):
-            return None
-        num_lines += event == "line"
-        if num_lines == line:
-            raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
-
-
-def test_an_interrupt_at_any_line_cuts_the_streams_that_came_and_no_others(caplog):
+def test_an_interrupt_at_any_line_cuts_the_streams_that_came_and_no_others(caplog, interrupted_at):
     """Of streams 0, 1 and 2 the first two come and are interrupted; then all go on: stream 2 has every pair."""
     tables = [
         TableConfig("queue", NUMBER, 9000, Fifo(), Fifo(), Queue(9000), 1, sequence_length=2),
