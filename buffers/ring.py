@@ -178,7 +178,7 @@ class FrameRing:
 
     def open_steps_after(self, words: Array, ends: Array | None) -> Array:
         """What the streams' open episodes count after a step with these words and ends, `[B]` (`[n]`) each."""
-        open_steps = (words >> 1) + 1
+        open_steps = (words >> 1) + self._one_step[: len(words)]
         if ends is not None:
             open_steps[ends] = 0
         return open_steps
