@@ -38,7 +38,7 @@ class ParallelCollector:
       ValueError: there are more or fewer environments than `batch_size`, or one comes twice.
       ValueError: an agent of an environment is none of the buffer's.
       ValueError: a policy is missing, or one that no agent follows is there.
-      TypeError: a policy cannot be called.
+      TypeError: a policy cannot be called, or an environment is for `TurnCollector`.
       ValueError: the buffer's `data_spec` is not as `agent_data_specs` gives it.
 
     >>> import numpy as np
@@ -65,6 +65,9 @@ class ParallelCollector:
         seed: int | None = None,
     ) -> None:
         self._moments = AgentMoments(environments, policies, buffer)
+        for environment in self._moments.environments:
+            if hasattr(environment, "last"):
+                raise TypeError(f"{environment} is turn-based (it has last()): use TurnCollector.")
         self._places = [_Place(environment) for environment in self._moments.environments]
         for b, place in enumerate(self._places):
             self._reset(place, None if seed is None else seed + b)
@@ -83,9 +86,9 @@ class ParallelCollector:
           TypeError: `num_moments` is no int.
           ValueError: it is below 1.
           ValueError: an environment does not keep to the API: an agent that is neither in its `agents` after a step nor
-            was terminated or truncated, or that is both; an observation, reward or flag is missing, or does not fit
-            its space; nobody is there after a reset. The message names the agent.
-          ValueError: a policy gives another number of actions, or some that do not fit.
+            was terminated or truncated, or that is both; an observation, reward or flag is missing, or has
+            not the shape and dtype of its space; nobody is there after a reset. The message names the agent.
+          ValueError: a policy gives another number of actions, or some of another shape or dtype.
         """
         check_count("num_moments", num_moments)
         episodes: list[FinishedEpisode] = []

@@ -39,7 +39,7 @@ class TurnCollector:
       ValueError: there are more or fewer environments than `batch_size`, or one comes twice.
       ValueError: an agent of an environment is none of the buffer's.
       ValueError: a policy is missing, or one that no agent follows is there.
-      TypeError: a policy cannot be called.
+      TypeError: a policy cannot be called, or an environment is for `ParallelCollector`.
       ValueError: the buffer's `data_spec` is not as `agent_data_specs` gives it.
 
     >>> import numpy as np
@@ -66,6 +66,9 @@ class TurnCollector:
         seed: int | None = None,
     ) -> None:
         self._moments = AgentMoments(environments, policies, buffer)
+        for environment in self._moments.environments:
+            if not hasattr(environment, "last"):
+                raise TypeError(f"{environment} is parallel (it has no last()): use ParallelCollector.")
         self._places = [_Place(environment) for environment in self._moments.environments]
         for b, place in enumerate(self._places):
             self._reset(place, None if seed is None else seed + b)
@@ -83,9 +86,10 @@ class TurnCollector:
         Raises:
           TypeError: `num_turns` is no int.
           ValueError: it is below 1.
-          ValueError: an environment does not keep to the API: an observation or a reward does not fit its space, an
+          ValueError: an environment does not keep to the API: an observation or a reward has not the shape and dtype of
+            its space, an
             agent that acted got no last turn, or nobody is there after a reset. The message names the agent.
-          ValueError: a policy gives another number of actions, or some that do not fit.
+          ValueError: a policy gives another number of actions, or some of another shape or dtype.
         """
         check_count("num_turns", num_turns)
         episodes: list[FinishedEpisode] = []

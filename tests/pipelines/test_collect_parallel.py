@@ -11,14 +11,15 @@ import tensorflow as tf
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pettingzoo import ParallelEnv
+from pettingzoo import ParallelEnv, make
 
-from replayfeed.buffers import MultiAgentReplayBuffer, TFUniformReplayBuffer, Window
+from replayfeed.buffers import BufferConfig, MultiAgentReplayBuffer, TFUniformReplayBuffer, Window
 from replayfeed.pipelines import n_step
 from replayfeed.pipelines.agent_moments import FinishedEpisode
 from replayfeed.pipelines.agent_steps import agent_data_specs
 from replayfeed.pipelines.agents import of_agent
 from replayfeed.pipelines.collect_parallel import ParallelCollector
+from replayfeed.pipelines.collect_turns import TurnCollector
 
 DIED, CUT = "terminated", "truncated"
 
@@ -630,3 +631,14 @@ def test_environments_policies_and_buffer_must_fit():
         ValueError, match="^agent 'a': expected a data_spec of the fields .* agent_data_specs gives it.$"
     ):
         ParallelCollector(environment, policies, recorder)
+
+
+def test_environments_of_the_other_kind_are_refused_at_once():
+    game = make("aec", "classic/tictactoe-v3")
+    turns = MultiAgentReplayBuffer(agent_data_specs(game), lambda agent: "p", BufferConfig("uniform", 10))
+    with pytest.raises(TypeError, match="is turn-based .* use TurnCollector"):
+        ParallelCollector(game, {"p": lambda observations: 0}, turns)
+    environment = Scripted({"a": (0, 2, DIED)})
+    moments = MultiAgentReplayBuffer(agent_data_specs(environment), lambda agent: "p", BufferConfig("uniform", 10))
+    with pytest.raises(TypeError, match="is parallel .* use ParallelCollector"):
+        TurnCollector(environment, {"p": lambda observations: 0}, moments)
