@@ -87,8 +87,8 @@ class TurnCollector:
           TypeError: `num_turns` is no int.
           ValueError: it is below 1.
           ValueError: an environment does not keep to the API: an observation or a reward has not the shape and dtype of
-            its space, an
-            agent that acted got no last turn, or nobody is there after a reset. The message names the agent.
+            its space, an agent that acted got no last turn, or nobody is there after a reset. The message names the
+            agent.
           ValueError: a policy gives another number of actions, or some of another shape or dtype.
         """
         check_count("num_turns", num_turns)
