@@ -296,8 +296,13 @@ BACKENDS = {
     "served_prioritized": _served_prioritized,
 }
 
-# A buffer of episodes gives whole ones where others give frames; a reservoir holds no streams, so no windows of them.
-_NOT_FOR = {"by_frames": "[episodic", "by_streams": "[reservoir"}
+# A buffer of episodes gives whole ones where others give frames; a reservoir holds no streams, so no windows of them; a
+# buffer of many agents is told by present=, not by streams=, which environments bring frames.
+_NOT_FOR = {
+    "by_frames": ("[episodic",),
+    "by_streams": ("[reservoir",),
+    "by_some_streams": ("[independent", "[lockstep"),
+}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -305,7 +310,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     by_nature = [
         item
         for item in items
-        if any(item.get_closest_marker(marker) and name in item.name for marker, name in _NOT_FOR.items())
+        if any(
+            item.get_closest_marker(marker) and any(name in item.name for name in names)
+            for marker, names in _NOT_FOR.items()
+        )
     ]
     config.hook.pytest_deselected(items=by_nature)
     items[:] = [item for item in items if item not in by_nature]

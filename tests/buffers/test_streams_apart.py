@@ -32,12 +32,7 @@ PLAIN = {"pair": tf.TensorSpec([2], tf.float32), "value": tf.TensorSpec([], tf.i
 WITH_ENDS = {**PLAIN, "is_last": tf.TensorSpec([], tf.bool)}
 
 
-@pytest.fixture
-def make(make: Callable[..., ReplayBuffer]) -> Callable[..., ReplayBuffer]:
-    """The buffers of the contract, but those of many agents."""
-    if make.backend in ("independent", "lockstep"):  # type: ignore[attr-defined]
-        pytest.skip("a MultiAgentReplayBuffer is told by present= which environments bring frames")
-    return make
+pytestmark = pytest.mark.by_some_streams
 
 
 # The naive model, and a buffer that goes the same way
