@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
 import tensorflow as tf
 
 from replayfeed.buffers.nests import Nest
 
-from .feed import iterate
+from .episode_source import EpisodeSource, RawEpisode
 from .layouts import Layout, check_layout, convert_steps, frame_spec
 from .load_report import LoadReport, Tally
 from .rlds_steps import (
     ACTION,
     DISCOUNT,
-    INVALID,
     REWARD,
-    STEPS,
-    Columns,
+    Steps,
     cut_steps,
     ends_in_zeros,
     find_fault,
@@ -34,51 +31,6 @@ _logger = logging.getLogger(__name__)
 OnBadEpisode = Literal["error", "skip", "repair"]
 
 
-class RawEpisode(NamedTuple):
-    """An episode as a source reads it.
-
-    Attributes:
-      name: its index, with whatever else names it.
-      columns: arrays `[N + 1, ...]` of the loaded fields.
-      invalid: the dataset's own `invalid` flag.
-    """
-
-    name: str
-    columns: Columns
-    invalid: bool
-
-
-def raw_episodes(dataset: tf.data.Dataset) -> Iterator[RawEpisode]:
-    """The episodes of a dataset of `{'steps': nest of [N + 1, ...], 'invalid': bool}`, by index.
-
-    Never a Python loop over steps: an element is a whole episode.
-    """
-    for index, episode in enumerate(iterate(dataset)):
-        columns = tf.nest.map_structure(lambda tensor: tensor.numpy(), episode[STEPS])
-        yield RawEpisode(str(index), columns, bool(episode[INVALID]))
-
-
-@dataclasses.dataclass(frozen=True)
-class EpisodeSource:
-    """Where episodes come from.
-
-    Attributes:
-      name: for reports and messages.
-      step_spec: specs of one step, for each loaded field, that `check_step_spec` lets through.
-      read: starts reading from the first episode.
-      num_episodes: how many there are; None when unknown.
-      not_loaded: fields of a step that stay behind.
-      is_d4rl: made by TFDS's D4RL builders, whose episode ends lack an observation.
-    """
-
-    name: str
-    step_spec: Mapping[str, Nest]
-    read: Callable[[], Iterator[RawEpisode]]
-    num_episodes: int | None = None
-    not_loaded: tuple[str, ...] = ()
-    is_d4rl: bool = False
-
-
 class Episode(NamedTuple):
     """A checked episode in a layout.
 
@@ -87,12 +39,20 @@ class Episode(NamedTuple):
       frames: nest of NumPy arrays `[T, ...]` that matches `Episodes.element_spec`.
       num_frames: `T`.
       is_terminal: it ended; False: it was truncated.
+      id: what names it for ever: TFDS's id where the source has one, else `name`.
+      steps: the same episode before it was laid out.
+      metadata: the episode's own fields.
+      agent: whose episode it is, where `load_rlds` was told which field names the agent; else None.
     """
 
     name: str
     frames: Nest
     num_frames: int
     is_terminal: bool
+    id: str
+    steps: Steps
+    metadata: Mapping[str, Nest]
+    agent: str | None = None
 
 
 class Episodes:
@@ -167,12 +127,16 @@ class Episodes:
         self._latest = self.start_pass()
         return (episode.frames for episode in self._latest)
 
-    def start_pass(self) -> EpisodePass:
-        """One pass over all episodes, with names and endings, and a report of its own."""
-        return EpisodePass(self._source, self._layout, self._on_bad_episode)
+    def start_pass(self, seed: int | None = None) -> EpisodePass:
+        """One pass over all episodes, with names and endings, and a report of its own.
 
-    def as_dataset(self) -> tf.data.Dataset:
-        """A `tf.data.Dataset` of episodes, leaves `[T, ...]`, in the source's order."""
+        Args:
+          seed: of the order; None for the one that the episodes were loaded with, by default the source's.
+        """
+        return EpisodePass(self._source, self._layout, self._on_bad_episode, seed)
+
+    def as_episode_dataset(self) -> tf.data.Dataset:
+        """A `tf.data.Dataset` of whole episodes, leaves `[T, ...]`, in the source's order."""
         episode_spec = tf.nest.map_structure(
             lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), self._element_spec
         )
@@ -182,8 +146,11 @@ class Episodes:
 class EpisodePass:
     """An iterator over `Episode`s that keeps count of what it delivers, drops and repairs."""
 
-    def __init__(self, source: EpisodeSource, layout: Layout, on_bad_episode: OnBadEpisode) -> None:
+    def __init__(
+        self, source: EpisodeSource, layout: Layout, on_bad_episode: OnBadEpisode, seed: int | None = None
+    ) -> None:
         self._source = source
+        self._seed = seed
         self._layout = layout
         self._on_bad_episode = on_bad_episode
         self._frames = self._terminals = self._truncations = self._ending_in_zeros = 0
@@ -221,7 +188,7 @@ class EpisodePass:
 
     def _run(self) -> Iterator[Episode]:
         self._started = time.perf_counter()
-        for raw in self._source.read():
+        for raw in self._source.read(self._seed):
             episode = self._check(raw)
             if episode is not None:
                 yield episode
@@ -264,7 +231,7 @@ class EpisodePass:
         self._terminals += steps.is_terminal
         self._truncations += not steps.is_terminal
         self._ending_in_zeros += ends_in_zeros(steps)
-        return Episode(raw.name, frames, num_frames, steps.is_terminal)
+        return Episode(raw.name, frames, num_frames, steps.is_terminal, raw.id or raw.name, steps, raw.metadata)
 
     def _notes(self) -> Iterator[str]:
         spec: Mapping[str, Any] = self._source.step_spec

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from replayfeed.buffers.nests import Nest
 
-from .episodes import EpisodeSource, RawEpisode, raw_episodes
+from .episode_source import EpisodeSource, RawEpisode, raw_episodes
 from .rlds_steps import INVALID, LOADED_FIELDS, STEPS, check_step_spec
 
 _INFO_FILE = "dataset_info.json"
@@ -27,7 +27,7 @@ _PARALLEL_EPISODES = 2
 
 _EXTRA = "replayfeed[rlds]"
 
-_Reader = tuple[Callable[[], Iterator[RawEpisode]], int | None]
+_Reader = tuple[Callable[[int | None], Iterator[RawEpisode]], int | None]
 
 
 def folder_source(path: str, split: str) -> EpisodeSource:
@@ -78,7 +78,7 @@ def _tfrecord_reader(tfds: Any, builder: Any, split: str, loaded: Mapping[str, A
         _PARALLEL_EPISODES
     )
     num_episodes = int(dataset.cardinality())
-    return lambda: raw_episodes(dataset), num_episodes if num_episodes >= 0 else None
+    return lambda seed: raw_episodes(dataset), num_episodes if num_episodes >= 0 else None
 
 
 def _array_record_reader(tfds: Any, builder: Any, split: str, loaded: Mapping[str, Any]) -> _Reader:
@@ -86,7 +86,7 @@ def _array_record_reader(tfds: Any, builder: Any, split: str, loaded: Mapping[st
     # Only steps: without TensorFlow TFDS cannot skip the decoding of sequences.
     episodes = builder.as_data_source(split, decoders={STEPS: tfds.decode.SkipDecoding()})
 
-    def read() -> Iterator[RawEpisode]:
+    def read(seed: int | None) -> Iterator[RawEpisode]:
         for index, episode in enumerate(episodes):
             columns = {field: _decode(feature, episode[STEPS][field]) for field, feature in loaded.items()}
             columns = tf.nest.map_structure(np.asarray, columns)

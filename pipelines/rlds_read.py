@@ -11,7 +11,8 @@ import tensorflow as tf
 from replayfeed.buffers.nests import Nest, field_path, leaves_with_paths
 
 from . import rlds_folder
-from .episodes import Episodes, EpisodeSource, OnBadEpisode, raw_episodes
+from .episode_source import EpisodeSource, raw_episodes
+from .episodes import Episodes, OnBadEpisode
 from .layouts import Layout
 from .rlds_steps import INVALID, LOADED_FIELDS, STEPS, check_step_spec
 
@@ -105,7 +106,7 @@ def _dataset_source(dataset: tf.data.Dataset) -> EpisodeSource:
     return EpisodeSource(
         name,
         loaded,
-        lambda: raw_episodes(arrays),
+        lambda seed: raw_episodes(arrays),
         num_episodes=cardinality if cardinality >= 0 else None,
         not_loaded=tuple(sorted(set(step_spec) - set(loaded))),
     )

@@ -119,7 +119,7 @@ def test_the_element_spec_describes_the_frames():
 @pytest.mark.parametrize("layout", ["transition", "trajectory"])
 def test_as_dataset_gives_the_same_episodes(layout):
     episodes = load_rlds(_stacked(_episode(3), _episode(1), _episode(5, terminal=True)), layout=layout)
-    dataset = episodes.as_dataset()
+    dataset = episodes.as_episode_dataset()
     with_time = tf.nest.map_structure(
         lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), episodes.element_spec
     )
