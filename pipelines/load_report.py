@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from typing import Any
 
 _MAX_NAMED = 5
 
@@ -29,7 +31,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class LoadReport:
-    """What was loaded; `str` of it is a small table.
+    """What was loaded; `str` of it is a small table, `to_json()` the same for scripts.
 
     Attributes:
       source: the dataset's name.
@@ -42,6 +44,7 @@ class LoadReport:
       repaired: episodes that were delivered with a repair, by reason.
       notes: what else a reader of the numbers has to know.
       seconds: from the first read to the last.
+      resumed: episodes that were passed over because an earlier load had brought them (`fill(..., resume=)`).
 
     >>> print(LoadReport("mine", "transition", episodes=2, frames=7, terminals=1, truncations=1,
     ...                  dropped=(Finding("no step", 1, ("3",)),), seconds=0.5))
@@ -63,6 +66,7 @@ class LoadReport:
     repaired: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    resumed: int = 0
 
     @property
     def num_dropped(self) -> int:
@@ -79,10 +83,37 @@ class LoadReport:
         """Frames a second of `seconds`; 0 when no time was taken."""
         return self.frames / self.seconds if self.seconds else 0.0
 
+    @property
+    def steps_per_second(self) -> float:
+        """`frames_per_second`, under the name that other libraries' numbers have."""
+        return self.frames_per_second
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything that `str` tells, as plain dicts, lists, texts and numbers.
+
+        >>> LoadReport("mine", "transition", 2, 8, 1, 1, seconds=2.0).to_dict()["steps_per_second"]
+        4.0
+        """
+        return {
+            **dataclasses.asdict(self),
+            "num_dropped": self.num_dropped,
+            "num_repaired": self.num_repaired,
+            "steps_per_second": self.steps_per_second,
+        }
+
+    def to_json(self, indent: int | None = None) -> str:
+        """`to_dict` as strict JSON: without NaN, which a report never holds.
+
+        >>> LoadReport("mine", "transition", 0, 0, 0, 0, dropped=(Finding("no step", 1, ("3",)),)).to_json()[-75:]
+        '"resumed": 0, "num_dropped": 1, "num_repaired": 0, "steps_per_second": 0.0}'
+        """
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
     def __str__(self) -> str:
         rows = [
             ("episodes", f"{self.episodes:,} ({self.terminals:,} terminal, {self.truncations:,} truncated)"),
             ("frames", f"{self.frames:,}"),
+            *([("resumed", f"{self.resumed:,} episodes were there already")] if self.resumed else []),
             *_rows("dropped", self.dropped),
             *_rows("repaired", self.repaired),
             ("seconds", f"{self.seconds:.2f} ({self.frames_per_second:,.0f} frames/s)"),
