@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
-from replayfeed.buffers.nests import Array, Nest
+from replayfeed.buffers.nests import Array, Nest, compile_pack
 
 from .feed import iterate
 from .rlds_steps import (
@@ -303,7 +303,9 @@ def _blocks(rlds_data: tf.data.Dataset, step_spec: Step) -> tf.data.Dataset:
     """All steps in turn: pairs of `[T, ...]` fields and whether the data end here, which the last one alone says."""
 
     def of_episode(episode: Mapping[str, Any]) -> tf.data.Dataset:
-        steps = episode[STEPS].map(lambda step: {field: step[field] for field in step_spec})
+        steps = episode[STEPS]
+        if set(steps.element_spec) != set(step_spec):
+            steps = steps.map(lambda step: {field: step[field] for field in step_spec})
         return steps.batch(_block_length(step_spec)).map(lambda block: (block, False))
 
     return rlds_data.flat_map(of_episode).concatenate(tf.data.Dataset.from_tensors((_no_steps(step_spec), True)))
@@ -362,9 +364,10 @@ def _block_length(step_spec: Step) -> int:
 
 def _frames_of(block: Any) -> Iterator[Any]:
     """The frames of a block of eager tensors `[T, ...]`, one by one, as NumPy."""
+    pack = compile_pack(block)
     leaves = [leaf.numpy() for leaf in tf.nest.flatten(block)]
     for frame in zip(*leaves, strict=True):
-        yield tf.nest.pack_sequence_as(block, frame)
+        yield pack(iter(frame))
 
 
 def _checked_step_spec(rlds_data: tf.data.Dataset) -> Mapping[str, Nest]:
