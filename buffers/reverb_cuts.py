@@ -31,6 +31,15 @@ def stream_of(ids: Array) -> Array:
     return ids >> _COUNT_BITS
 
 
+def is_first_count(ids: Array) -> Array:
+    """Whether these ids are the first of their streams, which begin episodes: bool of the same shape.
+
+    >>> is_first_count(np.array([5 << 28, (5 << 28) + 3]))
+    array([ True, False])
+    """
+    return (ids & ((1 << _COUNT_BITS) - 1)) == 0
+
+
 class StreamCuts:
     """The ids of some streams' frames, and what goes over none of their cuts.
 
