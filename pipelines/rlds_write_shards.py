@@ -92,8 +92,8 @@ class ShardWriter:
             os.rename(self._part(index), os.path.join(self._folder, name))
         return list(self._lengths)
 
-    def abandon(self) -> None:
-        """Closes the file that is open, so that the folder can be removed."""
+    def close(self) -> None:
+        """Closes the file that is open; nothing where `finish` did."""
         if self._writer is not None:
             writer, self._writer = self._writer, None
             writer.close()
@@ -104,7 +104,7 @@ class ShardWriter:
     def _end_shard(self) -> None:
         if self._writer is None:
             return
-        self.abandon()
+        self.close()
         sync(self._part(len(self._lengths) - 1))
 
     def _deal_again(self, lengths: list[int]) -> None:

@@ -1,0 +1,354 @@
+"""Episodes to a TFDS dataset on disk, which TFDS, rlds, TF-Agents and `load_rlds` read.
+
+What is written of an episode is decided in `rlds_write_format.py`, put into bytes in
+`rlds_examples.py`, and named for TFDS in `rlds_features.py`; here it meets files and counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, get_args
+
+import tensorflow as tf
+from tqdm import tqdm
+
+from replayfeed.buffers import ReplayBuffer
+
+from .episode_source import EpisodeSource, RawEpisode
+from .episodes import Episodes
+from .rlds_examples import episode_flags, serialize_columns
+from .rlds_features import to_tfds_features
+from .rlds_folder import _import_tfds
+from .rlds_steps import IS_FIRST, IS_LAST, IS_TERMINAL
+from .rlds_write_folder import NewFolder
+from .rlds_write_format import EncodeImages, EpisodeFormat, FieldFormat, episode_format
+from .rlds_write_metadata import EpisodeMetadata, add_metadata
+from .rlds_write_report import WriteReport
+from .rlds_write_shards import FileFormat, ShardWriter
+
+Writable = EpisodeSource | Episodes | ReplayBuffer | tf.data.Dataset | str | os.PathLike[str]
+"""What episodes can be written from."""
+
+# What TFDS finds again in the names of files.
+_NAME = re.compile(r"[a-zA-Z]\w*")
+_SPLIT = re.compile(r"[a-zA-Z0-9_]+")
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+
+
+def write_rlds(
+    source: Writable | Mapping[str, Writable],
+    path: str | os.PathLike[str],
+    *,
+    name: str,
+    episode_metadata: EpisodeMetadata | None = None,
+    file_format: FileFormat = "tfrecord",
+    shards: int | None = None,
+    split: str = "train",
+    encode_images: EncodeImages = "png",
+    overwrite: bool = False,
+    description: str = "",
+    citation: str = "",
+    version: str = "1.0.0",
+    progress: bool = True,
+) -> WriteReport:
+    """Writes episodes as an RLDS dataset that `tfds.builder_from_directory(path)` opens.
+
+    Every value comes back bit for bit, of every dtype, NaNs and negative zeros too. Every
+    field of the steps is written, `is_first`, `is_last` and `is_terminal` always; those are
+    kept as the source has them, so that terminal, truncated and partial episodes stay what
+    they are. Episodes are written as they are, sound or not, with their `invalid` flag.
+
+    The dataset appears at `path` as a whole when all of it is on the disk; until then, and
+    after an error, nothing is there. The order of the files, and in them, is that of the
+    source; TFDS itself reads several files in turn unless it is told
+    `ReadConfig(interleave_cycle_length=1)`. In memory are the episode at hand, as arrays and as
+    bytes, and what the source reads ahead.
+
+    Args:
+      source: `Episodes` of `load_rlds` (those that its rules let through, without what they drop),
+        a buffer, an `EpisodeSource`, or what `open_source` opens, with every field: a
+        `tf.data.Dataset` of episodes, a folder, a TFDS name. Or a mapping of names of splits to such,
+        whose fields are all the same.
+      path: the folder of the dataset; folders above it are made.
+      name: the dataset's, letters, digits and underscores.
+      episode_metadata: fields added to each episode's own: a mapping of constants, or a function of
+        the `RawEpisode`. A Python float is written as float64, a list as a sequence of any length.
+      file_format: `'tfrecord'`, or `'array_record'`, which TFDS reads with `as_data_source` only (and
+        PNGs of uint16 there only where OpenCV is installed).
+      shards: how many files, of equally many episodes; fewer where there are fewer episodes. None:
+        one for about 256 MB each.
+      split: the split's name, where `source` is no mapping.
+      encode_images: `'png'` writes as PNG, which loses nothing, each uint8 or uint16 field of the
+        shape `[H, W, C]` with C 1, 3 or 4, and H times W 64 or more; None writes none so; a
+        collection of names, such as `['observation/image']`, exactly those.
+      overwrite: whether a dataset that is at `path` is replaced, with all its splits, when the
+        new one is complete.
+      description: for the dataset's info.
+      citation: for the dataset's info.
+      version: of the dataset, `'1.0.0'`.
+      progress: a bar on stderr.
+
+    Returns:
+      What was written.
+
+    Raises:
+      TypeError: `source` is none of these, or a key of a nest is no string.
+      ValueError: `name`, `split`, `version`, `file_format`, `shards` or `encode_images` cannot be.
+      ImportError: TensorFlow Datasets, or array_record, cannot be imported.
+      FileExistsError: something is at `path` that may not be replaced.
+      ValueError: a field is of a kind that TFDS cannot keep; the message names it.
+      ValueError: an episode does not match the source's specs, or is too large; the message names it.
+      ValueError: there are no episodes, which TFDS could not read.
+
+    >>> import tempfile
+    >>> from replayfeed.pipelines.rlds_read import load_rlds
+    >>> steps = {"observation": [0, 1, 2], "is_terminal": [False, False, True]}
+    >>> episodes = load_rlds(tf.data.Dataset.from_tensors({"steps": steps}), layout="transition")
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     path = os.path.join(parent, "mine")
+    ...     report = write_rlds(episodes, path, name="mine", progress=False)
+    ...     again = [episode["observation"].tolist() for episode in load_rlds(path, layout="transition")]
+    ...     sorted(os.listdir(path)), again, report.steps
+    (['dataset_info.json', 'features.json', 'mine-train.tfrecord-00000-of-00001'], [[0, 1]], 3)
+    """
+    sources = _splits(source, split)
+    _check_arguments(name, list(sources), file_format, shards, version)
+    tfds = _import_tfds()
+    started = time.perf_counter()
+    folder = NewFolder(os.fspath(path), overwrite=overwrite)
+    try:
+        formats: list[EpisodeFormat] = []
+        written: list[_Split] = []
+        for split_name, episode_source in sources.items():
+            metadata_spec, episodes = add_metadata(episode_source, episode_metadata)
+            formats.append(
+                episode_format(
+                    episode_source.name, episode_source.step_spec, metadata_spec, encode_images=encode_images
+                )
+            )
+            _check_same_fields(list(sources), formats)
+            writer = ShardWriter(
+                folder.temporary,
+                f"{name}-{split_name}.{file_format}",
+                file_format,
+                num_shards=shards,
+                num_records=episode_source.num_episodes,
+            )
+            with contextlib.closing(writer), _progress_bar(progress, episode_source, name) as bar:
+                counts = _write_episodes(formats[-1], episode_source.name, episodes, writer, bar)
+                lengths = writer.finish()
+            if not lengths:
+                raise ValueError(
+                    f"{episode_source.name}: there are no episodes for the split {split_name!r}; TFDS does not read a "
+                    "split without any."
+                )
+            written.append(_Split(split_name, lengths, counts))
+        info = _dataset_info(
+            tfds,
+            folder.temporary,
+            to_tfds_features(formats[0]),
+            written,
+            name=name,
+            file_format=file_format,
+            description=description,
+            citation=citation,
+            version=version,
+        )
+        info.write_to_directory(folder.temporary)
+        num_bytes = sum(entry.stat().st_size for entry in os.scandir(folder.temporary))
+        folder.commit()
+    except BaseException:
+        folder.discard()
+        raise
+    total = sum((entry.counts for entry in written), start=_Counts())
+    return WriteReport(
+        source=", ".join(dict.fromkeys(episode_source.name for episode_source in sources.values())),
+        path=os.fspath(path),
+        split=", ".join(sources),
+        episodes=total.episodes,
+        steps=total.steps,
+        terminals=total.terminals,
+        truncations=total.truncations,
+        partial=total.partial,
+        invalid=total.invalid,
+        bytes=num_bytes,
+        shards=sum(len(entry.shard_lengths) for entry in written),
+        notes=formats[0].notes,
+        seconds=time.perf_counter() - started,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Counts:
+    """Of the episodes of a split; `WriteReport` tells what each is."""
+
+    episodes: int = 0
+    steps: int = 0
+    terminals: int = 0
+    truncations: int = 0
+    partial: int = 0
+    invalid: int = 0
+    record_bytes: int = 0
+
+    def __add__(self, other: _Counts) -> _Counts:
+        fields = dataclasses.fields(self)
+        return _Counts(*(getattr(self, field.name) + getattr(other, field.name) for field in fields))
+
+
+class _Split(NamedTuple):
+    name: str
+    shard_lengths: list[int]
+    counts: _Counts
+
+
+def _write_episodes(
+    fmt: EpisodeFormat, source_name: str, episodes: Iterator[RawEpisode], writer: ShardWriter, bar: tqdm
+) -> _Counts:
+    counts = _Counts()
+    for episode in episodes:
+        try:
+            record = serialize_columns(fmt, episode)
+            counts += _count(episode, len(record))
+        except ValueError as error:
+            raise ValueError(f"{source_name}, episode {episode.name}: {error}.") from error
+        # Not held while it is written, nor while the next one is read.
+        del episode
+        writer.write(record)
+        del record
+        bar.update(1)
+        bar.set_postfix_str(f"{counts.steps:,} steps", refresh=False)
+    return counts
+
+
+def _count(episode: RawEpisode, record_bytes: int) -> _Counts:
+    flags = episode_flags(episode.columns)
+    num_steps = len(flags[IS_TERMINAL])
+    is_terminal = bool(num_steps and flags[IS_TERMINAL][-1])
+    is_last = bool(num_steps and flags[IS_LAST][-1])
+    is_first = bool(num_steps and flags[IS_FIRST][0])
+    return _Counts(
+        episodes=1,
+        steps=num_steps,
+        terminals=int(is_terminal),
+        truncations=int(is_last and not is_terminal),
+        partial=int(not (is_first and (is_last or is_terminal))),
+        invalid=int(episode.invalid),
+        record_bytes=record_bytes,
+    )
+
+
+def _dataset_info(
+    tfds: Any,
+    folder: str,
+    features: Any,
+    splits: list[_Split],
+    *,
+    name: str,
+    file_format: FileFormat,
+    description: str,
+    citation: str,
+    version: str,
+) -> Any:
+    identity = tfds.core.dataset_info.DatasetIdentity(
+        name=name, version=tfds.core.Version(version), data_dir=folder, module_name=""
+    )
+    info = tfds.core.DatasetInfo(builder=identity, description=description, citation=citation, features=features)
+    info.set_file_format(file_format)
+    infos = [
+        tfds.core.SplitInfo(
+            name=split.name,
+            shard_lengths=split.shard_lengths,
+            num_bytes=split.counts.record_bytes,
+            filename_template=tfds.core.ShardedFileTemplate(
+                dataset_name=name, data_dir=folder, split=split.name, filetype_suffix=file_format
+            ),
+        )
+        for split in splits
+    ]
+    info.set_splits(tfds.core.splits.SplitDict(infos))
+    return info
+
+
+# -- arguments ---------------------------------------------------------------------------------
+
+
+def _splits(source: Writable | Mapping[str, Writable], split: str) -> dict[str, EpisodeSource]:
+    if not isinstance(source, Mapping):
+        return {split: _episode_source(source)}
+    if split != "train":
+        raise ValueError(f"split={split!r} is for one source; a mapping of splits to sources names them all.")
+    if not source:
+        raise ValueError("source is a mapping of no splits.")
+    return {name: _episode_source(one) for name, one in source.items()}
+
+
+def _episode_source(source: Writable) -> EpisodeSource:
+    if isinstance(source, EpisodeSource):
+        return source
+    if isinstance(source, Episodes):
+        return source.as_source()
+    if isinstance(source, ReplayBuffer):
+        from .buffer_episodes import buffer_source
+
+        return buffer_source(source)
+    if isinstance(source, tf.data.Dataset | str | os.PathLike):
+        from .rlds_open import open_source
+
+        return open_source(source, fields="all")
+    raise TypeError(
+        "source must be Episodes, a ReplayBuffer, an EpisodeSource, a tf.data.Dataset of episodes, or the name or "
+        f"folder of a dataset, got {type(source).__name__}."
+    )
+
+
+def _check_arguments(name: str, splits: list[str], file_format: str, shards: int | None, version: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"name must be letters, digits and underscores, a letter first, got {name!r}.")
+    for split in splits:
+        if not _SPLIT.fullmatch(split) or split == "all":
+            raise ValueError(
+                f"split must be letters, digits and underscores, and not 'all', which TFDS has for itself; got {split!r}."
+            )
+    if file_format not in get_args(FileFormat):
+        raise ValueError(f"file_format must be 'tfrecord' or 'array_record', got {file_format!r}.")
+    if shards is not None and (isinstance(shards, bool) or not isinstance(shards, int) or shards < 1):
+        raise ValueError(f"shards must be 1 or more, or None, got {shards!r}.")
+    if not _VERSION.fullmatch(version):
+        raise ValueError(f"version must be three numbers, such as '1.0.0', got {version!r}.")
+
+
+def _check_same_fields(splits: list[str], formats: list[EpisodeFormat]) -> None:
+    expected = {field.key: field for field in (*formats[0].steps, *formats[0].metadata)}
+    found = {field.key: field for field in (*formats[-1].steps, *formats[-1].metadata)}
+    for key in sorted(expected.keys() | found.keys()):
+        if expected.get(key) != found.get(key):
+            first, other = _told(expected.get(key)), _told(found.get(key))
+            raise ValueError(
+                f"the splits of a dataset have the same fields: {key!r} is {first} in {splits[0]!r} and {other} in "
+                f"{splits[len(formats) - 1]!r}."
+            )
+
+
+def _told(field: FieldFormat | None) -> str:
+    if field is None:
+        return "no field"
+    return f"{field.dtype} {[*[None] * field.num_sequences, *field.shape]}"
+
+
+def _progress_bar(progress: bool, source: EpisodeSource, name: str) -> tqdm:
+    to_terminal = sys.stderr.isatty()
+    return tqdm(
+        total=source.num_episodes,
+        desc=f"write {name} from {source.name}",
+        unit="episode",
+        disable=not progress,
+        # In a log each update is more text: none for a short write, few for a long one.
+        mininterval=0.1 if to_terminal else 5.0,
+        delay=0.0 if to_terminal else 1.0,
+    )
