@@ -2,52 +2,97 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
-import numpy as np
-import tensorflow as tf
 from tqdm import tqdm
 
-from replayfeed.buffers import ReplayBuffer
-from replayfeed.buffers.nests import Nest
-from replayfeed.buffers.spec import DataSpec
+from replayfeed.buffers import ReplayBuffer, ReverbTableGroup, WaitTimeoutError
 
-from .episodes import Episode, Episodes
+from .episodes import Episode, EpisodePass, Episodes
+from .fill_journal import Journal, open_journal
+from .fill_limiter import InsertWatch, num_added
+from .fill_routes import Route, route_into
 from .load_report import LoadReport
 
-# Frames of one episode in one write: bounds what is copied at a time, and costs no speed.
-_FRAMES_A_WRITE = 4096
+# With a journal: so often the buffer is asked to confirm what was written, whichever comes first.
+_CONFIRM_EPISODES = 64
+_CONFIRM_SECONDS = 5.0
 
 
-def fill(buffer: ReplayBuffer, episodes: Episodes, *, progress: bool = True) -> LoadReport:
-    """Writes every episode into the buffer's stream, and marks where each one ends.
+def fill(
+    buffer: ReplayBuffer | ReverbTableGroup,
+    episodes: Episodes,
+    *,
+    streams: int | Sequence[int] | None = None,
+    priorities: Callable[[Episode], Any] | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+) -> LoadReport:
+    """Writes every episode into the buffer, and marks where each one ends.
 
-    No window joins two episodes, nor the first one and what the buffer held before, in any
-    layout: the trajectory's LAST frame ends an episode, elsewhere `fill` says so to the
-    buffer. An episode that the rules of `load_rlds` refuse raises before a frame of it is
-    written; the ones before it stay in the buffer.
+    No window joins two episodes, nor the first one and what the buffer held before, in any layout: the trajectory's
+    LAST frame ends an episode, elsewhere `fill` says so to the buffer. One `add_sequence` brings an episode, which the
+    buffer checks as a whole: one that is refused, by the rules of `load_rlds` or by the buffer, raises and leaves no
+    frame. Those before it stay. Memory holds one episode, and the few that are read ahead.
 
-    A buffer on Reverb makes an item of `sequence_length` frames: it logs, and this report does
-    not count, episodes that have fewer and so give none.
+    Where an episode goes:
+
+    | buffer | episodes become |
+    | --- | --- |
+    | of one stream | that stream, one after the other |
+    | of several streams | each the next part of the stream that got the fewest frames so far; the streams part for it \
+(`let_streams_part`). A ring keeps the newest `capacity / batch_size` frames of each stream |
+    | `RolloutBuffer` | one rollout of one stream: what does not fit any more is refused |
+    | `MultiAgentReplayBuffer`, independent | the life of the agent that `Episode.agent` names, at moments of its own: \
+what agents did at the same time is not matched |
+    | in lockstep | episodes of one id that follow each other are those of one environment: all agents begin at the \
+same moment, and each is absent after its own end |
+    | on Reverb | an item for each window, or episode, that the table holds. Episodes too short for one give none: \
+the buffer logs how many, and this report counts them all the same |
+
+    What is on its way into a Reverb table when a write times out (`WaitTimeoutError`), or is interrupted by Ctrl-C,
+    cannot be taken back: then the first frames of the episode stay, as one that was cut, and the error says how many.
+    A table whose limiter would let an episode wait, while nobody draws, is told within seconds and before the episode.
+
+    With `resume` a load that was interrupted, or killed, goes on with another call: the file remembers by their ids the
+    episodes that the buffer has confirmed (`flush`), every 64 episodes or 5 seconds, and the next call passes over
+    them. Those that were written and not confirmed yet when the process was killed are written again: no episode is
+    missing, and at most the last 64 (and the one at hand, in part) are there twice. Errors and Ctrl-C confirm first.
+    It is for buffers that outlive the load: a table of a Reverb server, or the same buffer in the same process. Where
+    the buffer was emptied meanwhile the file is refused. Some 100 bytes of memory an episode go to their ids.
 
     Args:
-      buffer: any buffer of one stream whose `data_spec` is `episodes.element_spec`, up to what
-        the buffer itself casts.
+      buffer: any buffer whose `data_spec` is `episodes.element_spec`, up to what the buffer itself casts; or tables
+        that are written together.
       episodes: as `load_rlds` gives them.
+      streams: numbers of the streams that get the episodes; None: all.
+      priorities: raw priorities `[T]` of an `Episode`'s frames, finite and at least 0; None: what the buffer gives new
+        frames.
+      resume: path of the file; it is made where there is none. One for each source and buffer.
       progress: a bar on stderr.
 
     Returns:
       What was written, and what was not; its seconds include the buffer's `flush`.
 
     Raises:
-      TypeError: `buffer` is no `ReplayBuffer`, or `episodes` are no `Episodes`.
-      ValueError: the buffer has several streams.
+      TypeError: `buffer` is no `ReplayBuffer`, `episodes` are no `Episodes`, or `priorities` is no function.
+      ValueError: `streams` are none of the buffer, or it has several streams that cannot part any more.
+      ValueError: a multi-agent buffer of several environments, or in lockstep with `priorities`.
+      ValueError: `resume` is a file of another load, or the buffer was emptied since.
       ValueError: the episodes do not fit `data_spec`; the message names each field. Nothing is written.
-      ValueError: an episode is bad, and `on_bad_episode` is `'error'`.
+      ValueError: an episode is bad, and `on_bad_episode` is `'error'`; or the buffer refuses it, as when a value does
+        not survive its cast. Nothing of it is written.
+      WaitTimeoutError: the limiter of a table lets an episode wait and nobody draws: use `preloaded_server`. Nothing of
+        it is written.
+      WaitTimeoutError: a server does not confirm what was written within its buffer's timeout.
 
+    >>> import tensorflow as tf
     >>> from replayfeed.buffers import TFUniformReplayBuffer
     >>> from replayfeed.pipelines.rlds_read import load_rlds
     >>> steps = {"observation": [[0.0, 1.0, 2.0], [5.0, 6.0, 7.0]], "is_terminal": [[False, False, True], [False] * 3]}
@@ -57,85 +102,126 @@ def fill(buffer: ReplayBuffer, episodes: Episodes, *, progress: bool = True) -> 
     >>> report.episodes, report.frames, report.terminals, report.truncations
     (2, 4, 1, 1)
     """
-    if not isinstance(buffer, ReplayBuffer):
-        raise TypeError(f"buffer must be a ReplayBuffer, got {type(buffer).__name__}.")
     if not isinstance(episodes, Episodes):
         raise TypeError(f"episodes must be Episodes, as load_rlds gives them, got {type(episodes).__name__}.")
-    if buffer.batch_size != 1:
-        raise ValueError(
-            f"the buffer has {buffer.batch_size} streams, which are written side by side, so that they cannot each "
-            "take episodes of their own length; build it with batch_size=1."
-        )
-    _check_fits(buffer, episodes)
+    told_by_frames = episodes.layout == "trajectory"
+    route = route_into(buffer, streams, priorities, told_by_frames=told_by_frames)
+    route.check_fits(episodes)
     started = time.perf_counter()
-    run = episodes.start_pass()
-    # Frames that the buffer holds already may be of an episode that still goes on.
-    buffer.end_stream()
-    with _progress_bar(progress, episodes) as bar:
-        for episode in run:
-            _write(buffer, episode, told_by_frames=episodes.layout == "trajectory")
-            bar.update(1)
-            bar.set_postfix_str(f"{run.num_frames:,} frames", refresh=False)
-    buffer.flush()
-    report = run.report()
-    notes = (*report.notes, *_capacity_notes(buffer, report))
-    return dataclasses.replace(report, notes=notes, seconds=time.perf_counter() - started)
+    watch = InsertWatch(buffer, ends_in_observation=told_by_frames)
+    with contextlib.ExitStack() as stack:
+        journal = None
+        if resume is not None:
+            about = _about(buffer, episodes)
+            journal = stack.enter_context(open_journal(resume, about, num_added(buffer)))
+        load = _Load(buffer, route, watch, journal)
+        # Frames that the buffer holds already may be of an episode that still goes on.
+        route.end_streams()
+        run = episodes.start_pass()
+        with _progress_bar(progress, episodes) as bar:
+            for num_read in load.run(run):
+                bar.update(num_read)
+                bar.set_postfix_str(f"{load.frames:,} frames", refresh=False)
+    return load.report(run, time.perf_counter() - started)
 
 
-def _write(buffer: ReplayBuffer, episode: Episode, *, told_by_frames: bool) -> None:
-    begun = False
-    try:
-        for start in range(0, episode.num_frames, _FRAMES_A_WRITE):
-            stop = min(start + _FRAMES_A_WRITE, episode.num_frames)
-            chunk = _chunk(episode.frames, start, stop)
-            ends = None
-            if not told_by_frames:
-                ends = np.zeros([1, stop - start], bool)
-                ends[0, -1] = stop == episode.num_frames
-            buffer.add_sequence(chunk, end_of_episode=ends)
-            begun = True
-    except BaseException:
-        if begun:
-            # What follows in this stream is not the rest of the episode.
-            buffer.end_stream()
-        raise
+class _Load:
+    """Episodes on their way into a buffer: written, counted, and confirmed now and then."""
 
+    def __init__(
+        self, buffer: ReplayBuffer | ReverbTableGroup, route: Route, watch: InsertWatch, journal: Journal | None
+    ) -> None:
+        self._buffer = buffer
+        self._route = route
+        self._watch = watch
+        self._journal = journal
+        self.episodes = self.frames = self.terminals = self.resumed = 0
+        self._confirmed_at = time.monotonic()
 
-def _chunk(frames: Nest, start: int, stop: int) -> Nest:
-    return tf.nest.map_structure(lambda leaf: leaf[np.newaxis, start:stop], frames)
+    def run(self, episodes: EpisodePass) -> Iterator[int]:
+        """Writes them all; after each group how many episodes it had."""
+        try:
+            for group in self._route.grouped(episodes):
+                keys = [] if self._journal is None else [self._journal.key_of(episode) for episode in group]
+                if self._journal is not None and all(map(self._journal.has, keys)):
+                    self.resumed += len(group)
+                else:
+                    self._write(group)
+                    if self._journal is not None:
+                        self._note(self._journal, keys)
+                yield len(group)
+            self._buffer.flush()
+        except WaitTimeoutError:
+            raise
+        except BaseException:
+            self._confirm()
+            raise
+        self._confirm()
 
-
-def _check_fits(buffer: ReplayBuffer, episodes: Episodes) -> None:
-    """Lets the buffer itself check a sequence of no frames, so that what it casts is let through."""
-    none = tf.nest.map_structure(
-        lambda spec: np.zeros([1, 0, *spec.shape], spec.dtype.as_numpy_dtype), episodes.element_spec
-    )
-    try:
-        buffer.add_sequence(none)
-    except ValueError as error:
-        differences = "; ".join(_differences(buffer.data_spec, episodes.element_spec)) or str(error)
-        raise ValueError(
-            f"the episodes of {episodes.name}, layout {episodes.layout!r}, do not fit the buffer's data_spec: "
-            f"{differences}. Build the buffer with data_spec=episodes.element_spec, or with cast=True where only "
-            "the width of numbers differs."
-        ) from error
-
-
-def _differences(expected: Nest, found: Nest) -> Iterator[str]:
-    wanted = {field.path: f"{list(field.shape)} {field.dtype.name}" for field in DataSpec(expected).fields}
-    given = {field.path: f"{list(field.shape)} {field.dtype.name}" for field in DataSpec(found).fields}
-    for path in sorted(wanted.keys() | given.keys()):
-        want, got = wanted.get(path, "no such field"), given.get(path, "no such field")
-        if want != got:
-            yield f"field {path!r}: expected {want}, got {got}"
-
-
-def _capacity_notes(buffer: ReplayBuffer, report: LoadReport) -> Iterator[str]:
-    if buffer.capacity_unit == "frames" and report.frames > buffer.capacity:
-        yield (
-            f"the buffer holds {buffer.capacity:,} frames: the oldest {report.frames - buffer.capacity:,} of the "
-            "loaded ones were evicted again"
+    def report(self, run: EpisodePass, seconds: float) -> LoadReport:
+        """What was written, and what the pass left out."""
+        read = run.report()
+        return dataclasses.replace(
+            read,
+            episodes=self.episodes,
+            frames=self.frames,
+            terminals=self.terminals,
+            truncations=self.episodes - self.terminals,
+            resumed=self.resumed,
+            notes=(*read.notes, *self._route.notes()),
+            seconds=seconds,
         )
+
+    def _write(self, group: Sequence[Episode]) -> None:
+        name = group[0].name
+        try:
+            self._watch.before_episode(name, max(episode.num_frames for episode in group))
+            self._route.write(group)
+        except WaitTimeoutError as error:
+            if error.num_written is None:
+                raise
+            self._route.end_streams()
+            told = WaitTimeoutError(
+                f"episode {name}: {error} Its first {error.num_written:,} of {group[0].num_frames:,} frames are "
+                f"written and stay, as an episode that was cut; the {self.episodes:,} before it are whole."
+            )
+            told.num_written = error.num_written
+            raise told from error
+        except ValueError as error:
+            raise ValueError(
+                f"episode {name}: {error} Nothing of it was written; the {self.episodes:,} before it are in the buffer."
+            ) from error
+        except BaseException:
+            # What follows in these streams is not the rest of the episode.
+            self._route.end_streams()
+            raise
+        self.episodes += len(group)
+        self.frames += sum(episode.num_frames for episode in group)
+        self.terminals += sum(episode.is_terminal for episode in group)
+
+    def _note(self, journal: Journal, keys: Iterable[str]) -> None:
+        for key in keys:
+            journal.note(key)
+        if journal.num_pending >= _CONFIRM_EPISODES or time.monotonic() - self._confirmed_at > _CONFIRM_SECONDS:
+            self._confirm()
+
+    def _confirm(self) -> None:
+        if self._journal is not None and self._journal.num_pending:
+            self._buffer.flush()
+            self._journal.confirm(num_added(self._buffer))
+        self._confirmed_at = time.monotonic()
+
+
+def _about(buffer: ReplayBuffer | ReverbTableGroup, episodes: Episodes) -> dict[str, Any]:
+    """What a journal is about."""
+    return {
+        "source": episodes.name,
+        "num_episodes": episodes.num_episodes,
+        "layout": episodes.layout,
+        "frames": str(episodes.element_spec),
+        "buffer": type(buffer).__name__,
+        "stores": str(buffer.data_spec),
+    }
 
 
 def _progress_bar(progress: bool, episodes: Episodes) -> tqdm:

@@ -1,3 +1,4 @@
+import json
 import logging
 
 import hypothesis
@@ -228,28 +229,26 @@ def test_an_episode_that_is_broken_off_is_not_joined_to_what_comes_later(monkeyp
     buffer = _uniform(episodes.element_spec)
     write, written = buffer.add_sequence, []
 
-    def interrupted(items, *, end_of_episode=None):
-        written.append(len(items["action"][0]))
-        if sum(written) == 5_000:
-            raise KeyboardInterrupt
-        return write(items, end_of_episode=end_of_episode)
+    def interrupted(items, *, end_of_episode=None, **rest):
+        length = items["action"].shape[1]
+        written.append(length)
+        if not length:
+            return write(items, end_of_episode=end_of_episode, **rest)
+        half = tf.nest.map_structure(lambda leaf: leaf[:, : length // 2], items)
+        write(half, end_of_episode=end_of_episode[:, : length // 2], **rest)
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(buffer, "add_sequence", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fill(buffer, episodes, progress=False)
-    assert 0 < len(buffer) < 5_000
+    monkeypatch.undo()
+    assert written == [0, 5_000]
+    assert len(buffer) == 2_500
     frame = tf.nest.map_structure(lambda spec: np.full([1], 77).astype(spec.dtype.as_numpy_dtype), buffer.data_spec)
     num_windows = len(buffer) - 1
     buffer.add_batch(frame)
     batches = buffer.as_dataset(1000, window=Window(2), single_deterministic_pass=True)
     assert sum(len(items["action"]) for items, _ in batches) == num_windows
-
-
-def test_a_buffer_of_several_streams_is_refused_with_the_way_out(make_buffer):
-    episodes = load_rlds(_dataset(3), layout="transition")
-    with make_buffer(episodes.element_spec, batch_size=2) as buffer:
-        with pytest.raises(ValueError, match=r"the buffer has 2 streams, .* build it with batch_size=1\."):
-            fill(buffer, episodes)
 
 
 def test_episodes_that_do_not_fit_are_refused_field_by_field_before_a_write(make_buffer):
@@ -294,12 +293,66 @@ def test_a_value_that_does_not_survive_the_cast_is_refused_with_its_whole_episod
     assert len(buffer) == 0
 
 
+def test_a_value_far_into_an_episode_that_does_not_survive_the_cast_leaves_nothing_of_it():
+    actions = np.zeros([9_000], np.int64)
+    actions[8_000] = 2**40
+
+    def episodes_of():
+        for length, terminal in (3, True), (9_000, False):
+            steps = np.arange(length)
+            yield {
+                "steps": {
+                    "observation": steps.astype(np.float32),
+                    "action": actions[:length],
+                    "is_terminal": (steps == length - 1) & terminal,
+                }
+            }
+
+    signature = {
+        "observation": tf.TensorSpec([None], tf.float32),
+        "action": tf.TensorSpec([None], tf.int64),
+        "is_terminal": tf.TensorSpec([None], tf.bool),
+    }
+    dataset = tf.data.Dataset.from_generator(episodes_of, output_signature={"steps": signature})
+    episodes = load_rlds(dataset, layout="transition")
+    spec = {**episodes.element_spec, "action": tf.TensorSpec([], tf.int32)}
+    buffer = TFUniformReplayBuffer(spec, 1, 10_000, cast=True)
+    with pytest.raises(ValueError) as error:
+        fill(buffer, episodes, progress=False)
+    assert str(error.value) == (
+        "episode 1: field 'action': 1099511627776 does not survive in int32. Nothing of it was written; the 1 before "
+        "it are in the buffer."
+    )
+    assert buffer.gather_all()["observation"].numpy().tolist() == [[0, 1]]
+
+
 def test_wrong_arguments_are_refused():
     episodes = load_rlds(_dataset(3), layout="transition")
-    with pytest.raises(TypeError, match="buffer must be a ReplayBuffer, got list"):
+    with pytest.raises(TypeError, match="buffer must be a ReplayBuffer, or a ReverbTableGroup, got list"):
         fill([], episodes)
     with pytest.raises(TypeError, match="episodes must be Episodes, as load_rlds gives them, got list"):
         fill(_uniform(episodes.element_spec), list(episodes))
+    with pytest.raises(TypeError, match="priorities must be a function of an Episode, or None, got float"):
+        fill(_uniform(episodes.element_spec), episodes, priorities=1.0)
+
+
+# What it costs
+
+
+@pytest.mark.parametrize("length", [2, 5_001])
+def test_an_episode_of_any_length_is_one_call(monkeypatch, length):
+    episodes = load_rlds(_dataset(length, length, length), layout="transition")
+    buffer = _uniform(episodes.element_spec)
+    write, written = buffer.add_sequence, []
+
+    def counted(items, **rest):
+        written.append(items["action"].shape)
+        return write(items, **rest)
+
+    monkeypatch.setattr(buffer, "add_sequence", counted)
+    fill(buffer, episodes, progress=False)
+    # The first one, of no frames, lets the buffer look at the episodes' fields.
+    assert written == [(1, 0), *[(1, length - 1)] * 3]
 
 
 # What is told
@@ -322,6 +375,24 @@ def test_the_report_reads_as_a_table(caplog):
         "  note         the dataset has no discount: 0 into a terminal step, else 1",
         "  note         the buffer holds 4 frames: the oldest 1 of the loaded ones were evicted again",
     ]
+
+
+def test_a_report_is_json_without_what_json_lacks():
+    episodes = load_rlds(_dataset(4, 1, 3, terminal=[2]), layout="transition")
+    report = fill(_uniform(episodes.element_spec), episodes, progress=False)
+    told = json.loads(report.to_json(indent=2), parse_constant=pytest.fail)
+    assert told == json.loads(json.dumps(report.to_dict()))
+    assert (told["episodes"], told["frames"], told["terminals"], told["truncations"], told["resumed"]) == (
+        2,
+        5,
+        1,
+        1,
+        0,
+    )
+    assert told["dropped"] == [{"reason": "of one step, so without a transition", "count": 1, "episodes": ["1"]}]
+    assert told["steps_per_second"] == report.frames / report.seconds
+    empty = json.loads(LoadReport("mine", "transition", 0, 0, 0, 0).to_json(), parse_constant=pytest.fail)
+    assert empty["steps_per_second"] == 0.0
 
 
 def test_a_report_is_frozen_and_counts():

@@ -1,0 +1,311 @@
+"""Each kind of buffer, filled: streams, agents, priorities, what is refused, and what the report says of capacity."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from replayfeed.buffers import (
+    BufferConfig,
+    EpisodicReplayBuffer,
+    MultiAgentReplayBuffer,
+    ReservoirReplayBuffer,
+    ReverbReplayBuffer,
+    RolloutBuffer,
+    TFPrioritizedReplayBuffer,
+    TFUniformReplayBuffer,
+    Window,
+)
+from replayfeed.pipelines.episode_source import EpisodeSource, RawEpisode
+from replayfeed.pipelines.episodes import Episode, Episodes
+from replayfeed.pipelines.fill import fill
+from replayfeed.pipelines.rlds_read import load_rlds
+
+
+def _dataset(*lengths):
+    """Episodes of these lengths in transitions; observations count on over all of them, as in `0 1 2 | 3 4`."""
+    starts = np.cumsum((0, *(length + 1 for length in lengths)))
+
+    def generate():
+        for start, length in zip(starts, lengths, strict=False):
+            steps = np.arange(start, start + length + 1)
+            yield {"steps": {"observation": steps, "reward": steps / 4, "is_terminal": steps == start + length}}
+
+    signature = {
+        "observation": tf.TensorSpec([None], tf.int64),
+        "reward": tf.TensorSpec([None], tf.float32),
+        "is_terminal": tf.TensorSpec([None], tf.bool),
+    }
+    return tf.data.Dataset.from_generator(generate, output_signature={"steps": signature})
+
+
+def _episodes(*lengths, layout="transition"):
+    return load_rlds(_dataset(*lengths), layout=layout)
+
+
+class _OfAgents(Episodes):
+    """Episodes that name an agent, and share ids, as a loader gives them that was told which field does."""
+
+    def __init__(self, episodes, agents, ids):
+        self._given = episodes
+        self._agents, self._ids = agents, ids
+
+    def __getattr__(self, name):
+        return getattr(self._given, name)
+
+    name = property(lambda self: self._given.name)
+    layout = property(lambda self: self._given.layout)
+    element_spec = property(lambda self: self._given.element_spec)
+    num_episodes = property(lambda self: self._given.num_episodes)
+
+    def start_pass(self, seed=None):
+        return _PassOfAgents(self._given.start_pass(seed), self._agents, self._ids)
+
+
+class _PassOfAgents:
+    def __init__(self, run, agents, ids):
+        self._run, self._named = run, iter(zip(agents, ids, strict=True))
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        episode = next(self._run)
+        agent, name = next(self._named)
+        return episode._replace(agent=agent, id=name)
+
+    def report(self):
+        return self._run.report()
+
+
+def _of_agents(*lengths_and_agents, layout="transition"):
+    """Episodes from `(length, agent)` or `(length, agent, id)`."""
+    lengths = [given[0] for given in lengths_and_agents]
+    ids = [given[2] if len(given) > 2 else str(index) for index, given in enumerate(lengths_and_agents)]
+    return _OfAgents(_episodes(*lengths, layout=layout), [given[1] for given in lengths_and_agents], ids)
+
+
+def _rows(buffer, name="observation"):
+    """What each stream holds."""
+    return [row.numpy().tolist() for row in buffer.gather_all()[name]]
+
+
+# Streams
+
+
+def _uniform(spec, **arguments):
+    return TFUniformReplayBuffer(spec, max_length=20, **arguments)
+
+
+def _reverb(spec, **arguments):
+    return ReverbReplayBuffer.local(spec, max_size=100, sequence_length=2, **arguments)
+
+
+@pytest.mark.parametrize("make", [_uniform, _reverb], ids=["uniform", "reverb"])
+def test_each_episode_goes_as_a_whole_into_the_stream_with_the_fewest_frames(make):
+    episodes = _episodes(4, 2, 1, 3, 2)
+    with make(episodes.element_spec, batch_size=2) as buffer:
+        report = fill(buffer, episodes, progress=False)
+        # Of lengths 4, 2, 1, 3, 2: the first into stream 0, the next three into stream 1, the last into 0 again.
+        if make is _uniform:
+            assert _rows(buffer) == [[0, 1, 2, 3, 14, 15], [5, 6, 8, 10, 11, 12]]
+        windows = [
+            items["observation"].numpy().tolist()
+            for items, _ in buffer.as_dataset(window=Window(2), single_deterministic_pass=True)
+        ]
+    assert sorted(windows) == [[0, 1], [1, 2], [2, 3], [5, 6], [10, 11], [11, 12], [14, 15]]
+    assert (report.episodes, report.frames) == (5, 12)
+
+
+def test_streams_can_be_chosen():
+    episodes = _episodes(2, 1, 1)
+    buffer = _uniform(episodes.element_spec, batch_size=3)
+    fill(buffer, episodes, streams=[2, 0], progress=False)
+    fill(buffer, episodes, streams=2, progress=False)
+    assert _rows(buffer) == [[0, 1], [], [3, 5, 0, 1, 3, 5]]
+
+
+def test_an_episodic_buffer_of_several_streams_holds_each_episode():
+    episodes = _episodes(3, 1, 2)
+    buffer = EpisodicReplayBuffer(episodes.element_spec, capacity=10, batch_size=2)
+    fill(buffer, episodes, progress=False)
+    assert [episode.items["observation"].tolist() for episode in buffer.episodes()] == [[0, 1, 2], [4], [6, 7]]
+
+
+def test_streams_that_are_none_are_refused():
+    episodes = _episodes(2)
+    buffer = _uniform(episodes.element_spec, batch_size=2)
+    for streams in (2, [0, 0], [-1], [0.5], "0"):
+        with pytest.raises(ValueError, match="streams: expected int"):
+            fill(buffer, episodes, streams=streams)
+    with pytest.raises(ValueError, match="streams: expected at least one, got none"):
+        fill(buffer, episodes, streams=[])
+    assert len(buffer) == 0
+
+
+def test_streams_that_go_side_by_side_already_are_refused_with_the_way_out():
+    episodes = _episodes(2)
+    buffer = _uniform(episodes.element_spec, batch_size=2)
+    frames = tf.nest.map_structure(lambda spec: np.zeros([2, *spec.shape], spec.dtype.as_numpy_dtype), buffer.data_spec)
+    buffer.add_batch(frames)
+    with pytest.raises(
+        ValueError, match=r"2 streams, which are written side by side so far.*let_streams_part\(\) before"
+    ):
+        fill(buffer, episodes)
+    assert len(buffer) == 2
+
+
+def test_what_several_streams_do_not_keep_is_noted():
+    episodes = _episodes(8, 8, 2)
+    buffer = TFUniformReplayBuffer(episodes.element_spec, 2, max_length=5)
+    report = fill(buffer, episodes, progress=False)
+    assert report.notes[-1] == (
+        "the buffer holds 10 frames, 5 of each stream: the oldest 8 of the loaded ones were evicted again"
+    )
+    assert _rows(buffer) == [[5, 6, 7, 18, 19], [12, 13, 14, 15, 16]]
+
+
+# Kinds of buffers
+
+
+def test_a_rollout_takes_episodes_until_it_is_full():
+    episodes = _episodes(3, 2, 2)
+    buffer = RolloutBuffer(episodes.element_spec, batch_size=1, num_steps=5, final_frame="ordinary")
+    with pytest.raises(ValueError, match="^episode 2: .*Nothing of it was written; the 2 before it are in the buffer"):
+        fill(buffer, episodes, progress=False)
+    assert _rows(buffer) == [[0, 1, 2, 4, 5]]
+    with pytest.raises(ValueError, match="2 streams, and a rollout has a frame of each .* build it with batch_size=1"):
+        fill(RolloutBuffer(episodes.element_spec, batch_size=2, num_steps=5, final_frame="ordinary"), episodes)
+
+
+def test_a_reservoir_says_that_it_keeps_a_sample():
+    episodes = _episodes(4, 4)
+    buffer = ReservoirReplayBuffer(episodes.element_spec, capacity=5, seed=0)
+    report = fill(buffer, episodes, progress=False)
+    assert (len(buffer), buffer.num_seen, report.frames) == (5, 8, 8)
+    assert report.notes[-1] == "the reservoir holds 5 frames: each that it was offered with the same chance"
+
+
+def test_an_episodic_buffer_says_how_many_episodes_it_let_go():
+    episodes = _episodes(1, 2, 3, 1)
+    buffer = EpisodicReplayBuffer(episodes.element_spec, capacity=3)
+    report = fill(buffer, episodes, progress=False)
+    assert report.notes[-1] == "the buffer holds 3 episodes: the oldest 1 of the loaded ones were evicted again"
+
+
+@pytest.mark.parametrize("layout", ["transition", "trajectory"])
+def test_priorities_are_those_that_a_function_of_the_episode_gives(layout):
+    episodes = _episodes(2, 1, layout=layout)
+    buffer = TFPrioritizedReplayBuffer(episodes.element_spec, 1, 20, alpha=1.0)
+
+    def only_observation_1(episode: Episode):
+        return episode.steps.observation[: episode.num_frames] == 1
+
+    fill(buffer, episodes, priorities=lambda episode: only_observation_1(episode).astype(np.float64), progress=False)
+    items, info = buffer.sample(50)
+    observations = items["observation"] if layout == "transition" else items.observation
+    assert set(observations.numpy().tolist()) == {1}
+    np.testing.assert_array_equal(info.probabilities, np.ones(50))
+
+
+def test_priorities_that_are_none_leave_nothing_of_their_episode():
+    episodes = _episodes(2, 3)
+    buffer = TFPrioritizedReplayBuffer(episodes.element_spec, 1, 20)
+    with pytest.raises(ValueError, match="^episode 1: priorities"):
+        fill(buffer, episodes, priorities=lambda episode: [1.0, 2.0], progress=False)
+    assert _rows(buffer) == [[0, 1]]
+
+
+# Agents
+
+
+def test_independent_agents_get_the_episodes_that_name_them():
+    episodes = _of_agents((2, "wolf"), (1, "sheep"), (2, "wolf"))
+    specs = dict.fromkeys(("wolf", "sheep"), episodes.element_spec)
+    buffer = MultiAgentReplayBuffer(specs, lambda agent: agent, BufferConfig("uniform", 100))
+    report = fill(buffer, episodes, progress=False)
+    assert (report.episodes, report.frames) == (3, 5)
+    held = buffer.gather_all()
+    assert {agent: frames["observation"].to_list() for agent, frames in held.items()} == {
+        "wolf": [[0, 1, 5, 6]],
+        "sheep": [[3]],
+    }
+    dataset = buffer.as_dataset(window=Window(2), single_deterministic_pass=True, policy="wolf")
+    assert [items["observation"].numpy().tolist() for items, _ in dataset] == [[0, 1], [5, 6]]
+
+
+def test_agents_of_one_policy_share_a_buffer_and_no_window():
+    episodes = _of_agents((2, "a"), (2, "b"), (1, "a"))
+    specs = dict.fromkeys(("a", "b"), episodes.element_spec)
+    buffer = MultiAgentReplayBuffer(specs, lambda agent: "both", BufferConfig("prioritized", 100))
+    fill(buffer, episodes, priorities=lambda episode: np.ones(episode.num_frames), progress=False)
+    dataset = buffer.as_dataset(window=Window(2), single_deterministic_pass=True, policy="both")
+    assert sorted(items["observation"].numpy().tolist() for items, _ in dataset) == [[0, 1], [3, 4]]
+
+
+@pytest.mark.parametrize("layout", ["transition", "trajectory"])
+def test_lockstep_puts_episodes_of_one_id_side_by_side(layout):
+    episodes = _of_agents((3, "a", "x"), (1, "b", "x"), (2, "b", "y"), (2, "a", "z"), (2, "b", "z"), layout=layout)
+    specs = dict.fromkeys(("a", "b"), episodes.element_spec)
+    buffer = MultiAgentReplayBuffer(specs, lambda agent: agent, BufferConfig("uniform", 100), mode="lockstep")
+    report = fill(buffer, episodes, progress=False)
+    assert report.episodes == 5
+    moments = []
+    for items, info in buffer.as_dataset(single_deterministic_pass=True):
+        observation = {a: (f["observation"] if layout == "transition" else f.observation) for a, f in items.items()}
+        moments.append(tuple(int(observation[a]) if info.mask[a] else None for a in ("a", "b")))
+    if layout == "transition":
+        assert moments == [(0, 4), (1, None), (2, None), (None, 6), (None, 7), (9, 12), (10, 13)]
+    else:
+        # The boundary frame of b, 5, is in a moment of a; an environment's last moment starts no draw.
+        assert moments == [(0, 4), (1, 5), (2, None), (None, 6), (None, 7), (9, 12), (10, 13)]
+
+
+def test_a_joint_episode_that_does_not_fit_leaves_nothing():
+    actions = {"wolf": np.array([1, 2, 3, 0]), "sheep": np.array([1, 0])}
+    raw = [
+        RawEpisode(
+            agent,
+            {
+                "observation": np.arange(len(given)),
+                "action": np.where(given == 3, 2**40, given),
+                "is_terminal": np.zeros(len(given), bool),
+            },
+        )
+        for agent, given in actions.items()
+    ]
+    spec = {"observation": tf.TensorSpec([], tf.int64), "action": tf.TensorSpec([], tf.int64),
+            "is_terminal": tf.TensorSpec([], tf.bool)}  # fmt: skip
+    source = Episodes(EpisodeSource("mine", spec, lambda seed: iter(raw)), "transition")
+    episodes = _OfAgents(source, ("wolf", "sheep"), ("x", "x"))
+    stored = {**episodes.element_spec, "action": tf.TensorSpec([], tf.int32)}
+    for cast, message in (
+        (False, "agent 'wolf': field 'action': expected .* build the buffer with cast=True"),
+        (True, "agent 'wolf': field 'action': 1099511627776 does not survive in int32"),
+    ):
+        buffer = MultiAgentReplayBuffer(
+            dict.fromkeys(("wolf", "sheep"), stored), lambda agent: agent, BufferConfig("uniform", 100),
+            mode="lockstep", cast=cast,
+        )  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            fill(buffer, episodes, progress=False)
+        assert len(buffer) == 0
+
+
+def test_agents_that_cannot_be_told_are_refused():
+    specs = dict.fromkeys(("a", "b"), _episodes(1).element_spec)
+
+    def buffer(**arguments):
+        return MultiAgentReplayBuffer(specs, lambda agent: agent, BufferConfig("uniform", 100), **arguments)
+
+    with pytest.raises(ValueError, match=r"episode 0: it does not tell whose it is.*agent_field="):
+        fill(buffer(), _episodes(2), progress=False)
+    with pytest.raises(ValueError, match="episode 0: it is of agent 'c'; the buffer's agents are a, b"):
+        fill(buffer(), _of_agents((2, "c")), progress=False)
+    with pytest.raises(ValueError, match="agent 'a' comes twice in the episode of this id"):
+        fill(buffer(mode="lockstep"), _of_agents((2, "a", "x"), (2, "a", "x")), progress=False)
+    with pytest.raises(ValueError, match="the buffer has 2 environments.*build it with batch_size=1"):
+        fill(buffer(batch_size=2), _of_agents((2, "a")))
+    with pytest.raises(ValueError, match="streams: the streams of a multi-agent buffer are its agents"):
+        fill(buffer(), _of_agents((2, "a")), streams=0)
+    with pytest.raises(ValueError, match="priorities: in lockstep they are those of moments"):
+        fill(buffer(mode="lockstep"), _of_agents((2, "a")), priorities=lambda episode: [1.0])
