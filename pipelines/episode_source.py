@@ -22,7 +22,10 @@ EPISODE_ID = "tfds_id"
 """The key under which TFDS names an example, `'train.tfrecord-00000-of-00001__7'`."""
 
 METADATA = "metadata"
-"""The key of an episode's own fields, where a dataset carries them beside `steps`."""
+"""The key of an episode's own fields, where a reader's dataset carries them beside `steps`."""
+
+INDEX = "index"
+"""The key of an episode's place in the source's own order, there."""
 
 _NO_FIELDS: Mapping[str, Nest] = MappingProxyType({})
 
@@ -38,6 +41,7 @@ class RawEpisode(NamedTuple):
       invalid: the dataset's own `invalid` flag.
       metadata: the episode's own fields, NumPy values; without `steps` and `invalid`.
       id: what names it for ever, so that an interrupted load can go on; empty: its name does.
+      place: in the source's own order, whatever the order of reading; -1: that of reading.
     """
 
     name: str
@@ -45,6 +49,7 @@ class RawEpisode(NamedTuple):
     invalid: bool = False
     metadata: Mapping[str, Nest] = _NO_FIELDS
     id: str = ""
+    place: int = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +65,7 @@ class EpisodeSource:
       not_loaded: fields of a step that stay behind, each with why where that is not plain.
       metadata_spec: specs of the episode's own fields.
       is_d4rl: made by TFDS's D4RL builders, whose episode ends lack an observation.
+      notes: what else a reader of a load report has to know of the source.
 
     >>> import numpy as np
     >>> steps = {"observation": np.arange(3), "is_terminal": np.array([False, False, True])}
@@ -76,21 +82,25 @@ class EpisodeSource:
     not_loaded: tuple[str, ...] = ()
     metadata_spec: Mapping[str, Nest] = dataclasses.field(default_factory=dict)
     is_d4rl: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def raw_episodes(dataset: tf.data.Dataset) -> Iterator[RawEpisode]:
-    """The episodes of a dataset of `{'steps': nest of [N + 1, ...], 'invalid': bool, ...}`, by index.
+    """The episodes of a reader's dataset, `{'steps': nest of [N + 1, ...], 'invalid': bool, 'metadata': {...}, ...}`.
 
-    `'metadata'` (a dict of the episode's own fields) and `'tfds_id'` may be there too. Never a
-    Python loop over steps: an element is a whole episode.
+    Never a Python loop over steps: an element is a whole episode. `'index'` names it, where it
+    is there, else the order of reading does; `'tfds_id'` may be there too.
     """
-    for index, episode in enumerate(iterate(dataset)):
+    for number, episode in enumerate(iterate(dataset)):
+        known = int(episode[INDEX]) if INDEX in episode else -1
+        index = known if known >= 0 else number
         yield RawEpisode(
             name=str(index),
             columns=_to_numpy(episode[STEPS]),
             invalid=bool(episode[INVALID]),
             metadata=_to_numpy(episode.get(METADATA, {})),
             id=episode[EPISODE_ID].numpy().decode() if EPISODE_ID in episode else "",
+            place=index,
         )
 
 

@@ -5,30 +5,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from replayfeed.buffers.nests import Nest
 
+from .episode_conversion import Conversion
 from .episode_source import EpisodeSource, RawEpisode
-from .layouts import Layout, check_layout, convert_steps, frame_spec
+from .layouts import Layout, to_steps
+from .load_options import LoadOptions
 from .load_report import LoadReport, Tally
-from .rlds_steps import (
-    ACTION,
-    DISCOUNT,
-    REWARD,
-    Steps,
-    cut_steps,
-    ends_in_zeros,
-    find_fault,
-    num_steps_of,
-    unset_flags,
-)
+from .rlds_steps import ACTION, DISCOUNT, REWARD, Steps, unset_flags
 
 _logger = logging.getLogger(__name__)
-
-OnBadEpisode = Literal["error", "skip", "repair"]
 
 
 class Episode(NamedTuple):
@@ -43,6 +33,7 @@ class Episode(NamedTuple):
       steps: the same episode before it was laid out.
       metadata: the episode's own fields.
       agent: whose episode it is, where `load_rlds` was told which field names the agent; else None.
+      place: in the source's own order, counted from 0, whatever the order of reading.
     """
 
     name: str
@@ -53,6 +44,7 @@ class Episode(NamedTuple):
     steps: Steps
     metadata: Mapping[str, Nest]
     agent: str | None = None
+    place: int = 0
 
 
 class Episodes:
@@ -64,12 +56,10 @@ class Episodes:
 
     Args:
       source: where the episodes come from.
-      layout: `'trajectory'` or `'transition'`.
-      on_bad_episode: `'error'`, `'skip'` or `'repair'`, as `load_rlds` tells.
+      options: what `load_rlds` was told.
 
     Raises:
-      ValueError: `layout` or `on_bad_episode` is unknown.
-      ImportError: the layout needs TF-Agents, which is not installed.
+      ValueError: the source's steps lack a field, or an option does not fit them.
 
     >>> from replayfeed.pipelines.rlds_read import load_rlds
     >>> steps = {"observation": [0, 1, 2], "is_terminal": [False, False, True]}
@@ -80,25 +70,21 @@ class Episodes:
     [[1, 2]]
     """
 
-    def __init__(self, source: EpisodeSource, layout: Layout, on_bad_episode: OnBadEpisode = "error") -> None:
-        check_layout(layout)
-        if on_bad_episode not in get_args(OnBadEpisode):
-            raise ValueError(f"on_bad_episode must be 'error', 'skip' or 'repair', got {on_bad_episode!r}.")
+    def __init__(self, source: EpisodeSource, options: LoadOptions) -> None:
         self._source = source
-        self._layout: Layout = layout
-        self._on_bad_episode: OnBadEpisode = on_bad_episode
-        self._element_spec = frame_spec(dict(source.step_spec), layout)
+        self._options = options
+        self._conversion = Conversion(source, options)
         self._latest: EpisodePass | None = None
 
     @property
     def element_spec(self) -> Nest:
         """Nest of `tf.TensorSpec` of one frame: what a buffer for these episodes is built from."""
-        return self._element_spec
+        return self._conversion.element_spec
 
     @property
     def layout(self) -> Layout:
         """The layout of the frames."""
-        return self._layout
+        return self._options.layout
 
     @property
     def name(self) -> str:
@@ -107,8 +93,9 @@ class Episodes:
 
     @property
     def num_episodes(self) -> int | None:
-        """Episodes in the source, those that are dropped on reading included; None when unknown."""
-        return self._source.num_episodes
+        """Episodes that are read, those that are dropped then included; None when unknown."""
+        known, limit = self._source.num_episodes, self._options.limit
+        return known if known is None or limit is None else min(known, limit)
 
     @property
     def report(self) -> LoadReport | None:
@@ -116,9 +103,10 @@ class Episodes:
         return None if self._latest is None else self._latest.report()
 
     def __len__(self) -> int:
-        if self._source.num_episodes is None:
+        num_episodes = self.num_episodes
+        if num_episodes is None:
             raise TypeError(f"{self.name}: the number of episodes is unknown until they are read.")
-        return self._source.num_episodes
+        return num_episodes
 
     def __bool__(self) -> bool:
         return True
@@ -133,12 +121,32 @@ class Episodes:
         Args:
           seed: of the order; None for the one that the episodes were loaded with, by default the source's.
         """
-        return EpisodePass(self._source, self._layout, self._on_bad_episode, seed)
+        return EpisodePass(self._source, self._options, self._conversion, seed)
+
+    def as_source(self) -> EpisodeSource:
+        """The sound episodes as RLDS has them, for writing and for loading in another layout.
+
+        Their columns are those of layout `'step'`; what is dropped and repaired here is so there.
+        """
+
+        def read(seed: int | None) -> Iterator[RawEpisode]:
+            for episode in self.start_pass(seed):
+                yield RawEpisode(
+                    episode.name, to_steps(episode.steps), False, episode.metadata, episode.id, episode.place
+                )
+
+        return EpisodeSource(
+            name=self.name,
+            step_spec=self._conversion.sound_step_spec,
+            read=read,
+            num_episodes=self.num_episodes,
+            metadata_spec=self._source.metadata_spec,
+        )
 
     def as_episode_dataset(self) -> tf.data.Dataset:
         """A `tf.data.Dataset` of whole episodes, leaves `[T, ...]`, in the source's order."""
         episode_spec = tf.nest.map_structure(
-            lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), self._element_spec
+            lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), self.element_spec
         )
         return tf.data.Dataset.from_generator(lambda: iter(self), output_signature=episode_spec)
 
@@ -147,12 +155,12 @@ class EpisodePass:
     """An iterator over `Episode`s that keeps count of what it delivers, drops and repairs."""
 
     def __init__(
-        self, source: EpisodeSource, layout: Layout, on_bad_episode: OnBadEpisode, seed: int | None = None
+        self, source: EpisodeSource, options: LoadOptions, conversion: Conversion, seed: int | None = None
     ) -> None:
         self._source = source
-        self._seed = seed
-        self._layout = layout
-        self._on_bad_episode = on_bad_episode
+        self._options = options
+        self._conversion = conversion
+        self._seed = options.seed if seed is None else seed
         self._frames = self._terminals = self._truncations = self._ending_in_zeros = 0
         self._dropped, self._repaired = Tally(), Tally()
         self._started = time.perf_counter()
@@ -175,7 +183,7 @@ class EpisodePass:
         seconds = time.perf_counter() - self._started if self._seconds is None else self._seconds
         return LoadReport(
             source=self._source.name,
-            layout=self._layout,
+            layout=self._options.layout,
             episodes=self._terminals + self._truncations,
             frames=self._frames,
             terminals=self._terminals,
@@ -188,31 +196,40 @@ class EpisodePass:
 
     def _run(self) -> Iterator[Episode]:
         self._started = time.perf_counter()
-        for raw in self._source.read(self._seed):
-            episode = self._check(raw)
-            if episode is not None:
-                yield episode
+        for index, raw in enumerate(self._read()):
+            for agent, part in self._conversion.by_agent(raw):
+                episode = self._checked(part, agent, index if raw.place < 0 else raw.place)
+                if episode is not None:
+                    yield episode
         self._seconds = time.perf_counter() - self._started
         for verb, tally in (("dropped", self._dropped), ("repaired", self._repaired)):
             for finding in tally.findings():
                 _logger.warning("%s: %s %s", self._source.name, verb, finding)
 
-    def _check(self, raw: RawEpisode) -> Episode | None:
-        """The episode, or None when it is dropped; everything about it is decided here."""
-        fault = find_fault(raw.columns, invalid=raw.invalid)
-        num_steps = num_steps_of(raw.columns)
-        if fault is not None:
-            if self._on_bad_episode == "error":
-                repair = "" if fault.num_kept is None else f", 'repair' ends it after {fault.num_kept} of its steps"
+    def _read(self) -> Iterator[RawEpisode]:
+        reading = self._source.read(self._seed)
+        num_read = 0
+        while self._options.limit is None or num_read < self._options.limit:
+            try:
+                raw = next(reading)
+            except StopIteration:
+                return
+            except tf.errors.OpError as error:
                 raise ValueError(
-                    f"{self._source.name}, episode {raw.name}: {fault.detail}; "
-                    f"on_bad_episode='skip' leaves it out{repair}."
-                )
-            if self._on_bad_episode == "skip" or fault.num_kept is None:
-                self._dropped.add(fault.reason, raw.name)
-                return None
-            num_steps = fault.num_kept
-        if num_steps < 2:
+                    f"{self._source.name}: the episode after {num_read} others cannot be read: {error.message}"
+                ) from error
+            yield raw
+            num_read += 1
+
+    def _checked(self, raw: RawEpisode, agent: str | None, index: int) -> Episode | None:
+        """The episode, or None when it is dropped; everything about it is decided here."""
+        steps, fault, num_steps, is_terminal, ends_in_zeros = self._conversion.convert(raw)
+        if fault is not None and self._options.on_bad_episode == "error":
+            repair = "" if fault.num_kept is None else f", 'repair' ends it after {fault.num_kept} of its steps"
+            raise ValueError(
+                f"{self._source.name}, episode {raw.name}: {fault.detail}; on_bad_episode='skip' leaves it out{repair}."
+            )
+        if steps is None:
             too_short = "without a step" if num_steps == 0 else "of one step, so without a transition"
             self._dropped.add(too_short if fault is None else fault.reason, raw.name)
             return None
@@ -221,30 +238,26 @@ class EpisodePass:
         else:
             for reason in unset_flags(raw.columns):
                 self._repaired.add(reason, raw.name)
-        return self._convert(raw, num_steps)
-
-    def _convert(self, raw: RawEpisode, num_steps: int) -> Episode:
-        steps = cut_steps(raw.columns, num_steps)
-        frames = convert_steps(steps, self._layout)
+        frames = self._conversion.frames(steps)
         num_frames = len(tf.nest.flatten(frames)[0])
         self._frames += num_frames
-        self._terminals += steps.is_terminal
-        self._truncations += not steps.is_terminal
-        self._ending_in_zeros += ends_in_zeros(steps)
-        return Episode(raw.name, frames, num_frames, steps.is_terminal, raw.id or raw.name, steps, raw.metadata)
+        self._terminals += is_terminal
+        self._truncations += not is_terminal
+        self._ending_in_zeros += ends_in_zeros
+        return Episode(raw.name, frames, num_frames, is_terminal, raw.id or raw.name, steps, raw.metadata, agent, index)
 
     def _notes(self) -> Iterator[str]:
         spec: Mapping[str, Any] = self._source.step_spec
+        is_trajectory = self._options.layout == "trajectory"
+        yield from self._source.notes
         if self._source.not_loaded:
             yield f"step fields not loaded: {', '.join(self._source.not_loaded)}"
         if DISCOUNT not in spec:
             yield "the dataset has no discount: 0 into a terminal step, else 1"
         if REWARD not in spec:
-            yield "the dataset has no reward: " + ("zeros" if self._layout == "trajectory" else "the frames have none")
+            yield "the dataset has no reward: " + ("zeros" if is_trajectory else "the frames have none")
         if ACTION not in spec:
-            yield "the dataset has no action: " + (
-                "an empty nest" if self._layout == "trajectory" else "the frames have none"
-            )
+            yield "the dataset has no action: " + ("an empty nest" if is_trajectory else "the frames have none")
         if self._ending_in_zeros:
             yield (
                 f"{self._ending_in_zeros:,} terminal episodes end in an observation of zeros, which D4RL files hold "

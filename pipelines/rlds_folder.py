@@ -1,130 +1,264 @@
-"""Reads a TFDS dataset folder an episode at a time, as arrays. TFDS is imported when it is used.
+"""Reads a TFDS dataset an episode at a time, as arrays. TFDS is imported when it is used.
 
 TFDS decodes a step at a time by default. Here its decoding of `steps` is skipped, so that an
 episode comes as the arrays that its tf.train.Example holds; what is encoded in there (images,
-compressed tensors) is decoded leaf by leaf with the feature's own function.
+compressed tensors) is decoded leaf by leaf (`rlds_decode.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from replayfeed.buffers.nests import Nest
+from replayfeed.buffers.nests import Nest, field_path
 
-from .episode_source import EpisodeSource, RawEpisode, raw_episodes
-from .rlds_steps import INVALID, LOADED_FIELDS, STEPS, check_step_spec
+from .episode_source import EPISODE_ID, INDEX, METADATA, EpisodeSource, RawEpisode, raw_episodes
+from .rlds_decode import ColumnDecoder, decode_value, features_by_place
+from .rlds_fields import Decoders, FieldPlan, Fields, plan_fields
+from .rlds_steps import INVALID, STEPS
 
-_INFO_FILE = "dataset_info.json"
+INFO_FILE = "dataset_info.json"
 
-# Episodes that are decoded at the same time; each is held decoded as a whole.
+# Episodes that are decoded at the same time; each is held decoded as a whole, so of long ones only one.
 _PARALLEL_EPISODES = 2
+_LONG_EPISODE_BYTES = 8 << 20
+
+# What a shuffled reading chooses from, besides the order of the files: episodes as the files hold them, undecoded.
+_SHUFFLED_BYTES = 64 << 20
+_MAX_SHUFFLED_EPISODES = 4096
+_FILES_AT_A_TIME = 8
 
 _EXTRA = "replayfeed[rlds]"
 
-_Reader = tuple[Callable[[int | None], Iterator[RawEpisode]], int | None]
 
+def folder_source(
+    path: str,
+    split: str = "train",
+    fields: Fields = None,
+    decoders: Decoders | None = None,
+    metadata: Sequence[str] | None = None,
+) -> EpisodeSource:
+    """The episodes of a TFDS folder.
 
-def folder_source(path: str, split: str) -> EpisodeSource:
-    """The episodes of a TFDS folder, in the order of its files.
+    Args:
+      path: the folder that holds `dataset_info.json`.
+      split: as TFDS names it.
+      fields: as in `rlds_fields`.
+      decoders: as in `rlds_fields`.
+      metadata: as in `plan_fields`.
 
     Raises:
       ImportError: TensorFlow Datasets is missing or broken; the message names the way out.
       FileNotFoundError: `path` holds no `dataset_info.json`.
       ValueError: the dataset has no such split, no `steps`, or a field that cannot be loaded.
     """
-    tfds = _import_tfds()
+    tfds = import_tfds()
     _check_folder(path)
-    builder = tfds.builder_from_directory(path)
-    name = builder.info.name
+    return builder_source(tfds.builder_from_directory(path), split, fields, decoders, metadata, where=path)
+
+
+def name_source(
+    name: str,
+    split: str = "train",
+    fields: Fields = None,
+    decoders: Decoders | None = None,
+    metadata: Sequence[str] | None = None,
+    *,
+    data_dir: str | None = None,
+    download: bool = True,
+) -> EpisodeSource:
+    """The episodes of a dataset that TFDS knows by name, such as `'d4rl_mujoco_hopper/v2-medium'`.
+
+    Args:
+      name: with config and version where they matter.
+      split: as TFDS names it.
+      fields: as in `rlds_fields`.
+      decoders: as in `rlds_fields`.
+      metadata: as in `plan_fields`.
+      data_dir: where TFDS keeps its datasets.
+      download: download and prepare what is not there.
+
+    Raises:
+      ImportError: TensorFlow Datasets is missing or broken; the message names the way out.
+      FileNotFoundError: TFDS knows no such dataset, or it is not there and may not be downloaded.
+      ValueError: as `folder_source`.
+    """
+    tfds = import_tfds()
+    try:
+        builder = tfds.builder(name, data_dir=data_dir)
+    except (tfds.core.DatasetNotFoundError, ValueError) as error:
+        raise FileNotFoundError(
+            f"{name!r} is no folder, and TFDS knows no dataset of this name: {str(error).splitlines()[0]}"
+        ) from error
+    if not builder.is_prepared() if hasattr(builder, "is_prepared") else not os.path.exists(builder.data_dir):
+        if not download:
+            raise FileNotFoundError(f"{name!r} is not in {builder.data_dir}; download=True lets TFDS prepare it there.")
+        builder.download_and_prepare()
+    return builder_source(builder, split, fields, decoders, metadata, where=name)
+
+
+def builder_source(
+    builder: Any,
+    split: str,
+    fields: Fields,
+    decoders: Decoders | None,
+    metadata: Sequence[str] | None,
+    *,
+    where: str,
+) -> EpisodeSource:
+    """The episodes that a TFDS builder has on disk."""
+    tfds = import_tfds()
     features = builder.info.features
-    if STEPS not in features:
-        raise ValueError(f"{path} holds no episodes: expected a feature 'steps', found {sorted(features)}.")
-    step_features = features[STEPS].feature
-    loaded = {field: step_features[field] for field in LOADED_FIELDS if field in step_features}
-    step_spec = {field: feature.get_tensor_spec() for field, feature in loaded.items()}
-    check_step_spec(name, step_spec)
+    reader = FeatureReader(builder.info.name, features, fields, decoders, metadata, where=where)
     is_array_record = builder.info.file_format == tfds.core.FileFormat.ARRAY_RECORD
-    read, num_episodes = (_array_record_reader if is_array_record else _tfrecord_reader)(tfds, builder, split, loaded)
-    return EpisodeSource(
-        name,
-        step_spec,
-        read,
-        num_episodes=num_episodes,
-        not_loaded=tuple(sorted(set(step_features) - set(loaded))),
-        is_d4rl=name.startswith("d4rl_"),
-    )
+    read, num_episodes = (_array_record_reader if is_array_record else _tfrecord_reader)(tfds, builder, split, reader)
+    return reader.source(read, num_episodes)
 
 
-def _tfrecord_reader(tfds: Any, builder: Any, split: str, loaded: Mapping[str, Any]) -> _Reader:
-    dataset = builder.as_dataset(
-        split=split,
-        decoders=_skip_all(tfds, builder.info.features),
-        shuffle_files=False,
-        # The order of the files; TFDS interleaves 16 of them otherwise.
-        read_config=tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False),
+class FeatureReader:
+    """Loads episodes by the TFDS features of their dataset, as `SkipDecoding` leaves them.
+
+    Args:
+      name: the dataset's.
+      features: its FeaturesDict.
+      fields: as in `rlds_fields`.
+      decoders: as in `rlds_fields`.
+      metadata: as in `plan_fields`.
+      where: the dataset's place, for messages.
+
+    Raises:
+      ValueError: the dataset has no `steps`, or a field that cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        features: Any,
+        fields: Fields,
+        decoders: Decoders | None,
+        metadata: Sequence[str] | None,
+        *,
+        where: str,
+    ) -> None:
+        if STEPS not in features:
+            raise ValueError(f"{where} holds no episodes: expected a feature 'steps', found {sorted(features)}.")
+        self._name = name
+        self._features = features
+        step_features = features[STEPS].feature
+        self._decoder = ColumnDecoder(features_by_place(step_features), decoders)
+        self._own = [key for key in features if key not in (STEPS, INVALID)]
+        given = _given_spec(self._decoder, {key: step_features[key].get_tensor_spec() for key in step_features})
+        self._plan: FieldPlan = plan_fields(name, given, fields, metadata)
+
+    def decoders(self, tfds: Any) -> dict[str, Any]:
+        """What TFDS needs to leave everything as the file holds it, episode metadata too."""
+        return _skip_all(tfds, self._features)
+
+    def columns(self, steps: Mapping[str, Any]) -> dict[str, Nest]:
+        """The loaded columns `[N + 1, ...]` of an episode's; in a graph or eagerly."""
+        selected: dict[str, Nest] = self._plan.select(steps, self._decoder.load)
+        return selected
+
+    def select(self, episode: Mapping[str, Any]) -> dict[str, Any]:
+        """The loaded part of an episode, an element for `raw_episodes`."""
+        return {
+            STEPS: self.columns(episode[STEPS]),
+            INVALID: episode.get(INVALID, False),
+            METADATA: {key: decode_value(self._features[key], episode[key]) for key in self._own},
+        }
+
+    def source(self, read: Callable[[int | None], Iterator[RawEpisode]], num_episodes: int | None) -> EpisodeSource:
+        """The source that reads so."""
+        return EpisodeSource(
+            self._name,
+            self._plan.step_spec,
+            read,
+            num_episodes=num_episodes,
+            not_loaded=self._plan.not_loaded,
+            metadata_spec={key: self._features[key].get_tensor_spec() for key in self._own},
+            is_d4rl=self._name.startswith("d4rl_"),
+        )
+
+
+def _tfrecord_reader(
+    tfds: Any, builder: Any, split: str, reader: FeatureReader
+) -> tuple[Callable[[int | None], Iterator[RawEpisode]], int | None]:
+    infos = [builder.info.splits[name] for name in _split_names(builder, split)]
+    bytes_an_episode = sum(info.num_bytes for info in infos) // max(1, sum(info.num_examples for info in infos))
+    names, starts = _file_starts(infos)
+    first_of_file = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(names, starts, tf.string, tf.int64), tf.constant(-1, tf.int64)
     )
+    num_decoded = 1 if bytes_an_episode > _LONG_EPISODE_BYTES else _PARALLEL_EPISODES
+
+    def stored(seed: int | None) -> tf.data.Dataset:
+        # The order of the files, one after the other; TFDS interleaves 16 of them otherwise.
+        files_at_a_time = 1 if seed is None else _FILES_AT_A_TIME
+        config = tfds.ReadConfig(
+            interleave_cycle_length=files_at_a_time,
+            interleave_block_length=1,
+            shuffle_seed=seed,
+            add_tfds_id=True,
+            try_autocache=False,
+        )
+        with without_deprecations():
+            return builder.as_dataset(
+                split=split, decoders=reader.decoders(tfds), shuffle_files=seed is not None, read_config=config
+            )
 
     def select(episode: Mapping[str, Any]) -> dict[str, Any]:
-        columns = {field: _decode(feature, episode[STEPS][field]) for field, feature in loaded.items()}
-        return {STEPS: columns, INVALID: episode.get(INVALID, False)}
+        place = tf.strings.split(episode[EPISODE_ID], "__")
+        first = first_of_file.lookup(place[0])
+        index = tf.where(first < 0, first, first + tf.strings.to_number(place[1], tf.int64))
+        return {**reader.select(episode), EPISODE_ID: episode[EPISODE_ID], INDEX: index}
 
-    dataset = dataset.map(select, num_parallel_calls=_PARALLEL_EPISODES, deterministic=True).prefetch(
-        _PARALLEL_EPISODES
-    )
-    num_episodes = int(dataset.cardinality())
-    return lambda seed: raw_episodes(dataset), num_episodes if num_episodes >= 0 else None
+    def read(seed: int | None) -> Iterator[RawEpisode]:
+        dataset = stored(seed)
+        if seed is not None:
+            shuffled = _SHUFFLED_BYTES // max(1, bytes_an_episode)
+            dataset = dataset.shuffle(
+                max(2, min(shuffled, _MAX_SHUFFLED_EPISODES)), seed, reshuffle_each_iteration=False
+            )
+        dataset = dataset.map(select, num_parallel_calls=num_decoded, deterministic=True)
+        return raw_episodes(dataset.prefetch(num_decoded))
+
+    # Asks for the split, so that an unknown one is told here.
+    num_episodes = int(stored(None).cardinality())
+    return read, num_episodes if num_episodes >= 0 else None
 
 
-def _array_record_reader(tfds: Any, builder: Any, split: str, loaded: Mapping[str, Any]) -> _Reader:
+def _array_record_reader(
+    tfds: Any, builder: Any, split: str, reader: FeatureReader
+) -> tuple[Callable[[int | None], Iterator[RawEpisode]], int | None]:
     """TFDS reads array_record files only as a sequence of episodes, not as a tf.data.Dataset."""
     # Only steps: without TensorFlow TFDS cannot skip the decoding of sequences.
     episodes = builder.as_data_source(split, decoders={STEPS: tfds.decode.SkipDecoding()})
 
     def read(seed: int | None) -> Iterator[RawEpisode]:
-        for index, episode in enumerate(episodes):
-            columns = {field: _decode(feature, episode[STEPS][field]) for field, feature in loaded.items()}
-            columns = tf.nest.map_structure(np.asarray, columns)
-            yield RawEpisode(str(index), columns, bool(episode.get(INVALID, False)))
+        order = np.arange(len(episodes)) if seed is None else np.random.default_rng(seed).permutation(len(episodes))
+        for index in order.tolist():
+            episode = episodes[index]
+            own = {key: value for key, value in episode.items() if key not in (STEPS, INVALID)}
+            columns = tf.nest.map_structure(_as_array, reader.columns(episode[STEPS]))
+            yield RawEpisode(str(index), columns, bool(episode.get(INVALID, False)), own, place=index)
 
     return read, len(episodes)
 
 
-def _skip_all(tfds: Any, features: Any) -> dict[str, Any]:
-    """Decoders that leave everything as the file holds it, episode metadata too."""
-    return {
-        key: _skip_all(tfds, feature) if isinstance(feature, tfds.features.FeaturesDict) else tfds.decode.SkipDecoding()
-        for key, feature in features.items()
-    }
+def import_tfds() -> Any:
+    """TensorFlow Datasets.
 
-
-def _decode(feature: Any, column: Nest) -> Nest:
-    """A field's arrays `[N + 1, ...]`, decoded where the file holds them encoded."""
-    if isinstance(column, Mapping):
-        return {key: _decode(feature[key], column[key]) for key in column}
-    spec = feature.get_tensor_spec()
-    if column.dtype == spec.dtype and list(column.shape[1:]) == spec.shape.as_list():
-        return column
-    return tf.map_fn(feature.decode_example, column, fn_output_signature=spec)
-
-
-def _check_folder(path: str) -> None:
-    if tf.io.gfile.exists(os.path.join(path, _INFO_FILE)):
-        return
-    below = []
-    if tf.io.gfile.isdir(path):
-        names = (name.rstrip("/") for name in tf.io.gfile.listdir(path))
-        below = sorted(name for name in names if tf.io.gfile.exists(os.path.join(path, name, _INFO_FILE)))
-    hint = f"; there is one in {', '.join(repr(os.path.join(path, name)) for name in below)}" if below else ""
-    raise FileNotFoundError(f"{path!r} is no TFDS dataset: it holds no {_INFO_FILE}{hint}.")
-
-
-def _import_tfds() -> Any:
+    Raises:
+      ImportError: it is missing, or is the empty module that a newer tensorflow-metadata makes of it.
+    """
     try:
         tfds = importlib.import_module("tensorflow_datasets")
     except ImportError as error:
@@ -135,3 +269,60 @@ def _import_tfds() -> Any:
             f"beside TensorFlow 2.15: install 'tensorflow-metadata<1.18' ({_EXTRA} asks for it)."
         )
     return tfds
+
+
+@contextlib.contextmanager
+def without_deprecations() -> Iterator[None]:
+    """Keeps TensorFlow's log from telling users what TFDS calls that is deprecated."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _skip_all(tfds: Any, features: Any) -> dict[str, Any]:
+    return {
+        key: _skip_all(tfds, feature) if isinstance(feature, tfds.features.FeaturesDict) else tfds.decode.SkipDecoding()
+        for key, feature in features.items()
+    }
+
+
+def _given_spec(decoder: ColumnDecoder, spec: Nest, path: tuple[str, ...] = ()) -> Nest:
+    if isinstance(spec, Mapping):
+        return {key: _given_spec(decoder, child, (*path, key)) for key, child in spec.items()}
+    return decoder.given(field_path(path), spec)
+
+
+def _split_names(builder: Any, split: str) -> list[str]:
+    """The dataset's own splits that a TFDS split expression, such as `'train[:10]+test'`, reads."""
+    words = re.findall(r"[^+\[\]\s]+(?=\[|\+|\s|$)", split)
+    return [name for name in builder.info.splits if name in words] or list(builder.info.splits)
+
+
+def _file_starts(infos: Sequence[Any]) -> tuple[list[str], list[int]]:
+    """The names of the files, and the place of each one's first episode."""
+    names, starts, start = [], [], 0
+    for info in infos:
+        for name, length in zip(sorted(info.filenames), info.shard_lengths, strict=True):
+            names.append(name)
+            starts.append(start)
+            start += length
+    return names, starts
+
+
+def _as_array(value: Any) -> Any:
+    return value if isinstance(value, tf.RaggedTensor) else np.asarray(value)
+
+
+def _check_folder(path: str) -> None:
+    if tf.io.gfile.exists(os.path.join(path, INFO_FILE)):
+        return
+    below = []
+    if tf.io.gfile.isdir(path):
+        names = (name.rstrip("/") for name in tf.io.gfile.listdir(path))
+        below = sorted(name for name in names if tf.io.gfile.exists(os.path.join(path, name, INFO_FILE)))
+    hint = f"; there is one in {', '.join(repr(os.path.join(path, name)) for name in below)}" if below else ""
+    raise FileNotFoundError(f"{path!r} is no TFDS dataset: it holds no {INFO_FILE}{hint}.")

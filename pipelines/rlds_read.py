@@ -1,30 +1,45 @@
-"""Episodes from RLDS datasets: a TFDS folder on disk, or a `tf.data.Dataset` of episodes."""
+"""Any RLDS dataset as the episodes of a buffer: one call, whatever and wherever the dataset is."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from replayfeed.buffers.nests import Nest, field_path, leaves_with_paths
+from replayfeed.buffers.nests import Nest
 
-from . import rlds_folder
-from .episode_source import EpisodeSource, raw_episodes
-from .episodes import Episodes, OnBadEpisode
-from .layouts import Layout
-from .rlds_steps import INVALID, LOADED_FIELDS, STEPS, check_step_spec
+from .episodes import Episodes
+from .layouts import Layout, PolicyInfo
+from .load_options import Compat, LoadOptions, OnBadEpisode, ZeroObservation
+from .rlds_fields import Decoders, Fields
+from .rlds_open import Source, open_source
+from .rlds_steps import Alignment
 
 
 def load_rlds(
-    path_or_dataset: str | os.PathLike[str] | tf.data.Dataset,
-    *,
+    source: Source,
     split: str | None = None,
-    layout: Layout,
+    *,
+    layout: Layout = "trajectory",
+    fields: Fields = None,
+    decoders: Decoders | None = None,
+    limit: int | None = None,
+    seed: int | None = None,
     on_bad_episode: OnBadEpisode = "error",
+    alignment: Alignment = "sar",
+    policy_info: PolicyInfo = None,
+    reward_dtype: Any = tf.float32,
+    episode_fields: Sequence[str] = (),
+    return_to_go: float | None = None,
+    zero_observation: ZeroObservation = "keep",
+    absorbing: bool = False,
+    agent_field: str | None = None,
+    compat: Compat | None = None,
+    data_dir: str | None = None,
+    download: bool = True,
 ) -> Episodes:
-    """The episodes of an RLDS dataset as frames of a buffer; nothing is read yet.
+    """The episodes of an RLDS dataset as frames of a buffer; no episode is read yet.
 
     An episode of `N + 1` steps has `N` transitions. Terminal and truncated are kept apart:
     `is_terminal` decides, the transition into a terminal step gets discount 0, every other
@@ -45,20 +60,53 @@ def load_rlds(
     frame of that episode is delivered.
 
     Args:
-      path_or_dataset: the folder of a TFDS dataset (the one that holds `features.json`), which
-        needs `replayfeed[rlds]`; or a dataset of episodes, `{'steps': ..., ...}`, where `steps`
-        is a dataset of steps or a nest of arrays `[N + 1, ...]`.
-      split: of a folder, by default `'train'`; TFDS's slices (`'train[:10]'`) work.
-      layout: `'trajectory'` or `'transition'`.
+      source: one of
+        the name of a TFDS dataset, `'d4rl_mujoco_hopper/v2-medium'`, or its folder (the one that
+        holds `features.json`; EnvLogger writes such folders too);
+        TFRecord or array_record files of one, by path or pattern, `'folder/*-train.*'`;
+        a `tf.data.Dataset` of episodes, `{'steps': ..., ...}`, where `steps` is a dataset of steps
+        or a nest of arrays `[N + 1, ...]`;
+        a file of arrays that `arrays.py` knows (D4RL's HDF5, NPZ), a Minari folder;
+        an `EpisodeSource`, or `Episodes`;
+        several of these with weights, `{'folder': 0.9, 'another': 0.1}` or pairs: each episode
+        comes from one that is drawn with these odds, while it lasts.
+        Names and folders need `replayfeed[rlds]`.
+      split: by default `'train'`; TFDS's slices (`'train[:10]'`) work. Only for names and folders.
+      layout: `'trajectory'`, `'transition'` or `'step'`.
+      fields: by default the fields that RLDS gives a meaning, and all step metadata of fixed width
+        (in trajectories what `policy_info` names). A sequence of places (`['observation/state',
+        'action', 'reward']`) takes these alone; a mapping gives rules, `{'observation/words':
+        Drop(), 'observation/depth': PadTo([64, 64]), 'tags': CropTo(8), 'language': Bytes(64),
+        'observation': Cast('float32')}`. Fields of variable length and strings that are part of
+        observation, action or reward are an error without a rule; as step metadata they stay behind.
+      decoders: by place how encoded fields are decoded: a function of one step's bytes, or False,
+        which keeps the bytes for later.
+      limit: at most so many episodes.
+      seed: of a shuffled order of episodes, shuffled before anything is decoded (with a `limit` a
+        random choice); None reads in the source's order.
       on_bad_episode: see above.
+      alignment: of the source: `'ars'` and `'rsa'` are turned into RLDS' `'sar'` (`rlds_steps.aligned`).
+      policy_info: of trajectories: names of step metadata, or a function of step columns (`layouts.to_trajectory`).
+      reward_dtype: of rewards and discounts, float32 or float64. All else keeps its dtype.
+      episode_fields: names of the episodes' own fields that each frame shall hold, as
+        `'episode_metadata'`. `Episode.metadata` has all of them, once for each episode.
+      return_to_go: adds to each frame the discounted sum of the rewards that follow, with this discount.
+      zero_observation: an all-zero observation behind a terminal transition, which D4RL files have
+        where none was recorded, is kept; `'mark'` tells it by a field, `'repeat'` puts the one before in its place.
+      absorbing: the end of terminal episodes becomes an absorbing state (`step_additions.with_absorbing_state`).
+      agent_field: a field of the episodes or of the steps that names the agent, for buffers of many.
+      compat: `'tf_agents'`: trajectories with the numbers of TF-Agents' own converter, which writes
+        the discount 0 of a terminal episode one frame late.
+      data_dir: where TFDS keeps datasets that are given by name.
+      download: let TFDS download and prepare a named dataset that is not there.
 
     Raises:
-      TypeError: `path_or_dataset` is neither.
-      FileNotFoundError: the folder is no TFDS dataset.
-      ImportError: TensorFlow Datasets, or for trajectories TF-Agents, cannot be imported.
-      ValueError: `split` is given with a dataset, or is unknown.
-      ValueError: the elements have no steps, the steps lack a field, or a field has no fixed width.
-      ValueError: `layout` or `on_bad_episode` is unknown.
+      TypeError: `source` is none of these.
+      FileNotFoundError: a path leads to no dataset.
+      ImportError: what reads the source, or for trajectories TF-Agents, cannot be imported.
+      ValueError: `split` is given with a source that has none, or is unknown.
+      ValueError: the source has no episodes, its steps lack a field, or a field has no fixed width.
+      ValueError: an option is unknown or does not fit the source.
 
     >>> steps = {"observation": [0, 1, 2], "action": [10, 11, 0], "reward": [0.5, 1.0, 0.0],
     ...          "is_first": [True, False, False], "is_last": [False, False, True], "is_terminal": [False, False, True]}
@@ -67,74 +115,92 @@ def load_rlds(
     ...     print(episode["observation"], episode["action"], episode["discount"], episode["next_observation"])
     [0 1] [10 11] [1. 0.] [1 2]
     """
-    if isinstance(path_or_dataset, tf.data.Dataset):
-        if split is not None:
-            raise ValueError(f"split={split!r} is for folders; a tf.data.Dataset is one split already.")
-        source = _dataset_source(path_or_dataset)
-    elif isinstance(path_or_dataset, str | os.PathLike):
-        source = rlds_folder.folder_source(os.fspath(path_or_dataset), "train" if split is None else split)
-    else:
-        raise TypeError(
-            "load_rlds takes the folder of a TFDS dataset or a tf.data.Dataset of episodes, "
-            f"got {type(path_or_dataset).__name__}."
-        )
-    return Episodes(source, layout, on_bad_episode)
-
-
-def _dataset_source(dataset: tf.data.Dataset) -> EpisodeSource:
-    name = "tf.data.Dataset"
-    spec = dataset.element_spec
-    if not isinstance(spec, Mapping) or STEPS not in spec:
-        found = sorted(spec) if isinstance(spec, Mapping) else spec
-        raise ValueError(f"{name}: expected episodes, dicts with 'steps', got {found}.")
-    nested = isinstance(spec[STEPS], tf.data.DatasetSpec)
-    if not nested:
-        _check_stacked(name, spec[STEPS])
-    step_spec = spec[STEPS].element_spec if nested else tf.nest.map_structure(_spec_of_one, spec[STEPS])
-    if not isinstance(step_spec, Mapping):
-        raise ValueError(f"{name}: expected steps that are dicts with 'observation', ..., got {step_spec}.")
-    loaded = {field: step_spec[field] for field in LOADED_FIELDS if field in step_spec}
-    check_step_spec(name, loaded)
-
-    def select(episode: Mapping[str, Any]) -> dict[str, Any]:
-        steps = episode[STEPS]
-        columns = _stack(steps, loaded) if nested else {field: steps[field] for field in loaded}
-        return {STEPS: columns, INVALID: tf.cast(tf.reshape(episode.get(INVALID, False), []), tf.bool)}
-
-    arrays = dataset.map(select, num_parallel_calls=1).prefetch(1)
-    cardinality = int(dataset.cardinality())
-    return EpisodeSource(
-        name,
-        loaded,
-        lambda seed: raw_episodes(arrays),
-        num_episodes=cardinality if cardinality >= 0 else None,
-        not_loaded=tuple(sorted(set(step_spec) - set(loaded))),
+    options = LoadOptions(
+        layout=layout,
+        on_bad_episode=on_bad_episode,
+        limit=limit,
+        seed=seed,
+        alignment=alignment,
+        policy_info=policy_info,
+        reward_dtype=reward_dtype,
+        episode_fields=_names("episode_fields", episode_fields),
+        return_to_go=return_to_go,
+        zero_observation=zero_observation,
+        absorbing=absorbing,
+        agent_field=agent_field,
+        compat=compat,
     )
+    opened = open_source(
+        source,
+        split=split,
+        fields=fields,
+        decoders=decoders,
+        metadata=_metadata_of_use(options),
+        data_dir=data_dir,
+        download=download,
+    )
+    return Episodes(opened, options)
 
 
-def _stack(steps: tf.data.Dataset, loaded: Mapping[str, Nest]) -> dict[str, Nest]:
-    """The steps as one nest of arrays `[N + 1, ...]`; no steps give arrays of length 0."""
-    chosen = steps.map(lambda step: {field: step[field] for field in loaded})
-    known = steps.cardinality()
-    endless = tf.constant(tf.data.INFINITE_CARDINALITY, tf.int64)
-    tf.debugging.assert_none_equal(known, endless, message="an episode has infinitely many steps")
-    num_steps = tf.cond(known >= 0, lambda: known, lambda: steps.reduce(tf.constant(0, tf.int64), lambda n, _: n + 1))
-    # The exact number: a batch that is only large enough would be allocated where tf.data fuses map and batch.
-    none = tf.nest.map_structure(lambda spec: tf.zeros([0, *spec.shape], spec.dtype), dict(loaded))
-    return chosen.batch(tf.maximum(num_steps, 1)).reduce(none, lambda _, batch: batch)
+def rlds_spec(
+    source: Source,
+    layout: Layout = "trajectory",
+    *,
+    split: str | None = None,
+    fields: Fields = None,
+    decoders: Decoders | None = None,
+    policy_info: PolicyInfo = None,
+    reward_dtype: Any = tf.float32,
+    episode_fields: Sequence[str] = (),
+    data_dir: str | None = None,
+    download: bool = True,
+) -> Nest:
+    """The `data_spec` of a buffer for the episodes of a dataset; no data is read.
+
+    Args:
+      source: as for `load_rlds`, as are the others.
+      layout: of the frames.
+      split: of a name or folder.
+      fields: what is loaded, and how.
+      decoders: of encoded fields.
+      policy_info: of trajectories.
+      reward_dtype: of rewards and discounts.
+      episode_fields: that each frame holds.
+      data_dir: where TFDS keeps its datasets.
+      download: let TFDS download what is not there.
+
+    Returns:
+      A nest of `tf.TensorSpec`, of one frame.
+
+    Raises:
+      As `load_rlds`.
+
+    >>> dataset = tf.data.Dataset.from_tensors({"steps": {"observation": [0.0, 1.0], "is_terminal": [False, True]}})
+    >>> rlds_spec(dataset, "transition")["next_observation"]
+    TensorSpec(shape=(), dtype=tf.float32, name=None)
+    """
+    return load_rlds(
+        source,
+        split,
+        layout=layout,
+        fields=fields,
+        decoders=decoders,
+        policy_info=policy_info,
+        reward_dtype=reward_dtype,
+        episode_fields=episode_fields,
+        data_dir=data_dir,
+        download=download,
+    ).element_spec
 
 
-def _check_stacked(name: str, steps: Any) -> None:
-    for path, spec in leaves_with_paths(steps, ()):
-        if isinstance(spec, tf.TensorSpec) and spec.shape.rank == 0:
-            raise ValueError(
-                f"{name}: steps field {field_path(path)!r}: expected the steps of an episode, [N + 1, ...], got one "
-                "number; stack the steps of each episode."
-            )
+def _metadata_of_use(options: LoadOptions) -> tuple[str, ...] | None:
+    """Step metadata that the frames can hold; None: all."""
+    if options.layout != "trajectory" or callable(options.policy_info):
+        return None
+    return (*(options.policy_info or ()), *([options.agent_field] if options.agent_field else []))
 
 
-def _spec_of_one(spec: Any) -> Any:
-    """The spec of one step from that of stacked steps, where it has a first axis."""
-    if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
-        return tf.TensorSpec(spec.shape[1:], spec.dtype)
-    return spec
+def _names(what: str, names: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise ValueError(f"{what} takes several names: write [{names!r}] for one.")
+    return tuple(names)

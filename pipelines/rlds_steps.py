@@ -8,7 +8,8 @@ nothing behind it can use them. `N` is the number of transitions; an episode has
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import tensorflow as tf
@@ -29,10 +30,15 @@ FLAGS = (IS_FIRST, IS_LAST, IS_TERMINAL)
 """Bool fields of a step."""
 
 LOADED_FIELDS = (OBSERVATION, ACTION, REWARD, DISCOUNT, *FLAGS)
-"""The fields of a step that are loaded; all others are step metadata."""
+"""The fields of a step that RLDS gives a meaning; all others are step metadata."""
+
+Alignment = Literal["sar", "ars", "rsa"]
+"""What step `i` of a dataset holds beside `o_i`. RLDS is `'sar'`: `a_i`, and the reward and discount that followed."""
 
 Columns = Mapping[str, Nest]
 """The steps of an episode: a nest of arrays `[N + 1, ...]` for each loaded field."""
+
+_NO_METADATA: Mapping[str, Nest] = MappingProxyType({})
 
 
 class Steps(NamedTuple):
@@ -41,9 +47,10 @@ class Steps(NamedTuple):
     Attributes:
       observation: nest, leaves `[N + 1, ...]`.
       action: nest, leaves `[N, ...]`; None when the dataset has none.
-      reward: float32 `[N, ...]`, that of each transition; None when the dataset has none.
-      discount: float32 `[N]`: 0 for the transition into a terminal step, else the stored one, else 1.
+      reward: `[N, ...]`, that of each transition; None when the dataset has none.
+      discount: `[N]`, of the rewards' dtype: 0 for the transition into a terminal step, else the stored one, else 1.
       is_terminal: the episode ended; False: it was truncated.
+      metadata: the other fields of a step, leaves `[N + 1, ...]`; what those of the last step mean the dataset knows.
     """
 
     observation: Nest
@@ -51,6 +58,7 @@ class Steps(NamedTuple):
     reward: Array | None
     discount: Array
     is_terminal: bool
+    metadata: Mapping[str, Nest] = _NO_METADATA
 
 
 class Fault(NamedTuple):
@@ -76,15 +84,13 @@ def check_step_spec(name: str, step_spec: Mapping[str, Nest]) -> None:
 
     Raises:
       ValueError: there is no observation or no `is_terminal`.
-      ValueError: a field is of variable length, ragged, a string, or holds no number.
-      ValueError: a flag, or the discount, is not one number a step.
+      ValueError: a flag, or the discount, is not one number a step; the reward is no array of real numbers.
 
-    >>> spec = {"observation": tf.TensorSpec([], tf.string), "is_terminal": tf.TensorSpec([], tf.bool)}
-    >>> check_step_spec("mine", spec)
+    >>> check_step_spec("mine", {"observation": tf.TensorSpec([], tf.float32)})
     Traceback (most recent call last):
     ...
-    ValueError: mine: step field 'observation' is a string, which has no fixed width; map the episodes first: \
-drop the field, or give it a fixed width, and pass the tf.data.Dataset to load_rlds.
+    ValueError: mine: the steps have no 'is_terminal', so terminal and truncated episodes cannot be told apart; found \
+['observation']. Add it in a map over the episodes, and pass the tf.data.Dataset to load_rlds.
     """
     for field, why in (
         (OBSERVATION, "there is nothing to learn from"),
@@ -95,13 +101,6 @@ drop the field, or give it a fixed width, and pass the tf.data.Dataset to load_r
                 f"{name}: the steps have no {field!r}, so {why}; found {sorted(step_spec)}. "
                 "Add it in a map over the episodes, and pass the tf.data.Dataset to load_rlds."
             )
-    for path, spec in _named_leaves(step_spec):
-        fault = _spec_fault(spec)
-        if fault:
-            raise ValueError(
-                f"{name}: step field {path!r} {fault}; map the episodes first: drop the field, or give it "
-                "a fixed width, and pass the tf.data.Dataset to load_rlds."
-            )
     for field in (*FLAGS, DISCOUNT):
         spec = step_spec.get(field)
         if spec is not None and not _is_one_number(spec):
@@ -111,11 +110,43 @@ drop the field, or give it a fixed width, and pass the tf.data.Dataset to load_r
         if spec is not None and not (spec.dtype.is_bool or spec.dtype.is_integer):
             raise ValueError(f"{name}: step field {field!r}: expected a bool a step, got {spec.dtype.name}.")
     reward = step_spec.get(REWARD)
-    if reward is not None and (not isinstance(reward, tf.TensorSpec) or reward.dtype.is_complex):
+    if reward is not None and (
+        not isinstance(reward, tf.TensorSpec) or reward.dtype.is_complex or reward.dtype == tf.string
+    ):
         raise ValueError(f"{name}: step field 'reward': expected one array of real numbers a step, got {reward}.")
 
 
-def find_fault(columns: Columns, *, invalid: bool = False) -> Fault | None:
+def aligned(columns: Columns, alignment: Alignment) -> Columns:
+    """The same episode with each action, reward and discount in the step that RLDS has it in.
+
+    | alignment | step `i` holds | `rlds`' name |
+    | --- | --- | --- |
+    | `'sar'` | `o_i`, the action `a_i` taken in it, the reward and discount that followed | SAR |
+    | `'ars'` | the action that led to `o_i`, the reward and discount that came with it, `o_i` (dm_env, Dreamer) | ARS |
+    | `'rsa'` | the reward and discount that came with `o_i`, `o_i`, and the action `a_i` taken in it | RSA |
+
+    What the first step held of the shifted fields came before the episode, and is left out;
+    the last step, where they mean nothing, gets zeros. Step metadata stays where it is.
+
+    Raises:
+      ValueError: `alignment` is unknown.
+
+    >>> columns = {"observation": np.arange(3), "action": np.array([0, 10, 11]), "reward": np.array([0.0, 1.0, 2.0])}
+    >>> {name: column.tolist() for name, column in aligned(columns, "ars").items()}
+    {'observation': [0, 1, 2], 'action': [10, 11, 0], 'reward': [1.0, 2.0, 0.0]}
+    """
+    if alignment not in get_args(Alignment):
+        raise ValueError(f"alignment must be 'sar', 'ars' or 'rsa', got {alignment!r}.")
+    if alignment == "sar":
+        return columns
+    late = (REWARD, DISCOUNT) if alignment == "rsa" else (ACTION, REWARD, DISCOUNT)
+    return {
+        field: tf.nest.map_structure(_one_step_earlier, column) if field in late else column
+        for field, column in columns.items()
+    }
+
+
+def find_fault(columns: Columns, *, invalid: bool = False, dtype: np.dtype[Any] | type = np.float32) -> Fault | None:
     """What makes an episode unsound, or None. Too short to hold a transition is no fault.
 
     A last step without `is_last` is none either: the nesting tells where the episode ends.
@@ -123,6 +154,7 @@ def find_fault(columns: Columns, *, invalid: bool = False) -> Fault | None:
     Args:
       columns: arrays `[N + 1, ...]`.
       invalid: the episode's own `invalid` flag.
+      dtype: that rewards and discounts will have.
 
     >>> flags = np.array([False, True, False])
     >>> find_fault({"observation": np.zeros([3, 2]), "is_terminal": flags}).detail
@@ -137,7 +169,7 @@ def find_fault(columns: Columns, *, invalid: bool = False) -> Fault | None:
         values = np.asarray(columns[field][:-1]) if field in columns else np.zeros(0)
         if not np.isfinite(values.astype(np.float64)).all():
             return Fault(f"with a {field} that is not finite", f"a {field} is NaN or infinite", None)
-        if not _survives_float32(values):
+        if dtype == np.float32 and not _survives_float32(values):
             return Fault(f"with a {field} beyond float32", f"a {field} is too large for float32", None)
     num_steps = num_steps_of(columns)
     faults = []
@@ -166,12 +198,13 @@ def unset_flags(columns: Columns) -> list[str]:
     return unset
 
 
-def cut_steps(columns: Columns, num_steps: int) -> Steps:
+def cut_steps(columns: Columns, num_steps: int, dtype: np.dtype[Any] | type = np.float32) -> Steps:
     """The first `num_steps` steps of an episode, as one that ends with the last of them.
 
     Args:
       columns: arrays `[N + 1, ...]` that `find_fault` finds sound up to `num_steps`.
       num_steps: 2 or more; the episode is terminal when the last of them is.
+      dtype: of rewards and discounts.
 
     >>> steps = cut_steps(
     ...     {"observation": np.array([0, 1, 2]), "is_terminal": np.array([False, False, True]),
@@ -185,15 +218,20 @@ def cut_steps(columns: Columns, num_steps: int) -> Steps:
     if ACTION in columns:
         action = tf.nest.map_structure(lambda leaf: leaf[:last], columns[ACTION])
     if REWARD in columns:
-        reward = _drop_unit_axis(columns[REWARD])[:last].astype(np.float32)
+        reward = _drop_unit_axis(columns[REWARD])[:last].astype(dtype)
     if DISCOUNT in columns:
-        discount = _drop_unit_axis(columns[DISCOUNT])[:last].astype(np.float32)
+        discount = _drop_unit_axis(columns[DISCOUNT])[:last].astype(dtype)
     else:
-        discount = np.ones([last], np.float32)
+        discount = np.ones([last], dtype)
     if is_terminal:
         discount[-1] = 0.0
     observation = tf.nest.map_structure(lambda leaf: leaf[:num_steps], columns[OBSERVATION])
-    return Steps(observation, action, reward, discount, is_terminal)
+    metadata = {
+        field: tf.nest.map_structure(lambda leaf: leaf[:num_steps], column)
+        for field, column in columns.items()
+        if field not in LOADED_FIELDS
+    }
+    return Steps(observation, action, reward, discount, is_terminal, metadata)
 
 
 def ends_in_zeros(steps: Steps) -> bool:
@@ -209,6 +247,15 @@ def ends_in_zeros(steps: Steps) -> bool:
     return sum(leaf.size for leaf in final) > 1 and not any(leaf.any() for leaf in final)
 
 
+def filler_of(column: Array) -> Any:
+    """What stands where a value would mean nothing: zero, or the empty string.
+
+    >>> filler_of(np.array([b"left"], object)), filler_of(np.array([3]))
+    (b'', 0)
+    """
+    return b"" if column.dtype == object else 0
+
+
 def num_steps_of(columns: Columns) -> int:
     """Steps in an episode, `N + 1`."""
     return len(tf.nest.flatten(columns[OBSERVATION])[0])
@@ -219,22 +266,10 @@ def _named_leaves(nest: Nest) -> Iterator[tuple[str, Any]]:
     return ((field_path(path), leaf) for path, leaf in leaves_with_paths(nest, ()))
 
 
-def _spec_fault(spec: Any) -> str | None:
-    if not isinstance(spec, tf.TensorSpec):
-        return f"is a {type(spec).__name__.removesuffix('Spec')}, which is of variable length"
-    if spec.dtype == tf.string:
-        return "is a string, which has no fixed width"
-    if not (spec.dtype.is_floating or spec.dtype.is_integer or spec.dtype.is_bool or spec.dtype.is_complex):
-        return f"is {spec.dtype.name}, which holds no number"
-    if not spec.shape.is_fully_defined():
-        return f"has the shape {spec.shape}, which is of variable length"
-    if 0 in spec.shape.as_list():
-        return f"has the shape {spec.shape}, which holds no number"
-    return None
-
-
 def _is_one_number(spec: Any) -> bool:
-    return isinstance(spec, tf.TensorSpec) and spec.shape.as_list() in ([], [1]) and not spec.dtype.is_complex
+    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None:
+        return False
+    return spec.shape.as_list() in ([], [1]) and not spec.dtype.is_complex and spec.dtype != tf.string
 
 
 def _misplaced(field: str, step: int, where: str, num_steps: int, num_kept: int) -> Fault:
@@ -246,6 +281,13 @@ def _flags(columns: Columns, field: str) -> Array:
     if field not in columns:
         return np.zeros([num_steps_of(columns)], bool)
     return _drop_unit_axis(np.asarray(columns[field])).astype(bool, copy=False)
+
+
+def _one_step_earlier(column: Array) -> Array:
+    shifted = np.empty_like(column)
+    shifted[:-1] = column[1:]
+    shifted[-1:] = filler_of(column)
+    return shifted
 
 
 def _drop_unit_axis(array: Array) -> Array:

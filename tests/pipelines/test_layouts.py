@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 from tf_agents.trajectories import trajectory
 
-from replayfeed.pipelines.layouts import check_layout, convert_steps, frame_spec, to_trajectory, to_transitions
+from replayfeed.pipelines.layouts import check_layout, convert_steps, example_steps, spec_of_frames, to_trajectory, to_transitions
 from replayfeed.pipelines.rlds_steps import cut_steps
 
 
@@ -156,11 +156,11 @@ def test_the_frame_spec_is_that_of_the_converted_frames(layout, without):
     step_spec = tf.nest.map_structure(lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), columns)
     frames = convert_steps(cut_steps(columns, num_steps=4), layout)
     found = tf.nest.map_structure(lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), frames)
-    assert frame_spec(step_spec, layout) == found
+    assert spec_of_frames(convert_steps(example_steps(step_spec), layout)) == found
 
 
 def test_an_unknown_layout_is_refused():
-    with pytest.raises(ValueError, match=r"layout must be one of 'trajectory', 'transition', got 'sar'\."):
+    with pytest.raises(ValueError, match=r"layout must be one of 'trajectory', 'transition', 'step', got 'sar'\."):
         check_layout("sar")
 
 

@@ -89,7 +89,7 @@ def test_steps_that_are_mapped_in_parallel_or_filtered_are_stacked_too():
 
 def test_endless_steps_are_refused():
     dataset = _nested(_episode(3)).map(lambda episode: {"steps": episode["steps"].repeat()})
-    with pytest.raises(tf.errors.InvalidArgumentError, match="an episode has infinitely many steps"):
+    with pytest.raises(ValueError, match="the episode after 0 others cannot be read.*an episode has infinitely many"):
         list(load_rlds(dataset, layout="transition"))
 
 
@@ -146,12 +146,20 @@ def test_a_report_is_there_from_the_first_iteration_on():
     assert episodes.report.frames == 2
 
 
-def test_step_metadata_is_not_loaded_and_the_report_says_so():
-    dataset = _stacked(_episode(3, language=np.array(["a", "b", "c"]), energy=np.zeros([3])))
-    episodes = load_rlds(dataset, layout="transition")
-    assert "energy" not in episodes.element_spec
-    list(episodes)
-    assert "step fields not loaded: energy, language" in str(episodes.report)
+def test_step_metadata_of_fixed_width_is_kept_and_the_report_names_what_stays_behind():
+    dataset = _stacked(_episode(3, language=np.array(["a", "b", "c"]), energy=np.array([7.0, 8.0, 9.0])))
+    transitions = load_rlds(dataset, layout="transition")
+    (frames,) = transitions
+    assert frames["energy"].tolist() == [7, 8]  # of the steps in which the actions were taken
+    assert "step fields not loaded: language (a string)" in str(transitions.report)
+    (steps,) = load_rlds(dataset, layout="step")
+    assert steps["energy"].tolist() == [7, 8, 9]
+    trajectories = load_rlds(dataset, layout="trajectory")
+    (frames,) = trajectories
+    assert frames.policy_info == ()
+    assert "step fields not loaded: energy, language" in str(trajectories.report)
+    (frames,) = load_rlds(dataset, layout="trajectory", policy_info=["energy"])
+    assert frames.policy_info["energy"].tolist() == [7, 8, 9]
 
 
 @pytest.mark.parametrize(
@@ -353,8 +361,8 @@ def test_only_the_first_few_episodes_of_a_finding_are_named():
     [
         (
             {"observation": {"text": np.array(["a"])}},
-            "step field 'observation/text' is a string, which has no fixed width; map the episodes first: drop the "
-            "field, or give it a fixed width, and pass the tf.data.Dataset to load_rlds.",
+            "step field 'observation/text' is a string, which has no fixed width; fields={'observation/text': Drop()} "
+            "leaves it out, Bytes(64) stores up to 64 bytes of it, Keep() keeps it where no buffer has to hold it.",
         ),
         ({"observation": np.zeros([1, 2, 0])}, "step field 'observation' has the shape (2, 0), which holds no number"),
         ({"is_last": np.zeros([1, 2], bool)}, "step field 'is_last': expected one number a step, got TensorSpec"),
@@ -372,7 +380,7 @@ def test_variable_length_fields_are_refused_by_name():
     steps = {"is_terminal": tf.TensorSpec([None], tf.bool)}
     for spec, message in [
         (tf.TensorSpec([None, None, 3], tf.uint8), r"'observation' has the shape \(None, 3\), which is of variable"),
-        (tf.RaggedTensorSpec([None, None], tf.int64), "'observation' is a RaggedTensor, which is of variable length"),
+        (tf.RaggedTensorSpec([None, None], tf.int64), r"'observation' has the shape \(None,\), which is of variable"),
     ]:
         signature = {"steps": {**steps, "observation": spec}}
         dataset = tf.data.Dataset.from_generator(lambda: iter([]), output_signature=signature)
@@ -396,13 +404,13 @@ def test_a_dataset_without_a_field_that_has_no_substitute_is_refused(without, wh
 
 def test_wrong_arguments_are_refused(tmp_path):
     dataset = _stacked(_episode(3))
-    with pytest.raises(ValueError, match="layout must be one of 'trajectory', 'transition', got 'step'"):
-        load_rlds(dataset, layout="step")
+    with pytest.raises(ValueError, match="layout must be one of 'trajectory', 'transition', 'step', got 'sars'"):
+        load_rlds(dataset, layout="sars")
     with pytest.raises(ValueError, match="on_bad_episode must be 'error', 'skip' or 'repair', got 'ignore'"):
         load_rlds(dataset, layout="transition", on_bad_episode="ignore")
-    with pytest.raises(ValueError, match="split='test' is for folders; a tf.data.Dataset is one split already"):
+    with pytest.raises(ValueError, match="split='test' is for names and folders of TFDS datasets; a .*Dataset is one split already"):
         load_rlds(dataset, split="test", layout="transition")
-    with pytest.raises(TypeError, match="the folder of a TFDS dataset or a tf.data.Dataset of episodes, got int"):
+    with pytest.raises(TypeError, match="expected a dataset's name, folder or files, a tf.data.Dataset of episodes, .*, got int"):
         load_rlds(3, layout="transition")
     with pytest.raises(ValueError, match=r"expected episodes, dicts with 'steps', got \['a'\]"):
         load_rlds(tf.data.Dataset.from_tensors({"a": 1}), layout="transition")

@@ -1,0 +1,95 @@
+"""Several sources of episodes as one, each drawn from by its weight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from replayfeed.buffers.nests import Nest, field_path, leaves_with_paths
+
+from .episode_source import EpisodeSource, RawEpisode
+
+
+def mixture_source(sources: Sequence[EpisodeSource], weights: Sequence[float]) -> EpisodeSource:
+    """One source that gives every episode of all of them, once in a pass.
+
+    Each next episode is of a source that is drawn with odds as the weights, among those that
+    have episodes left. An episode's `place` counts through the sources in their order where
+    their sizes are known; its `name` tells the source, `'cartpole: 3'`.
+
+    Args:
+      sources: whose steps have the same fields, dtypes and shapes.
+      weights: one for each, greater than 0; they need not sum to 1.
+
+    Raises:
+      ValueError: there is no source, or not one weight for each that is finite and greater than 0.
+      ValueError: steps differ; the message names the fields.
+
+    >>> def source(name, *episodes):
+    ...     spec = {"observation": tf.TensorSpec([], tf.int64)}
+    ...     return EpisodeSource(name, spec, lambda seed: (RawEpisode(str(i), {"observation": np.array(e)})
+    ...                                                    for i, e in enumerate(episodes)), len(episodes))
+    >>> mixed = mixture_source([source("a", [1], [2]), source("b", [3])], [3, 1])
+    >>> sorted(episode.name for episode in mixed.read(None))
+    ['a: 0', 'a: 1', 'b: 0']
+    """
+    if not sources or len(sources) != len(weights):
+        raise ValueError(f"expected a weight for each source, got {len(sources)} sources and {len(weights)} weights.")
+    if not all(math.isfinite(weight) and weight > 0 for weight in weights):
+        raise ValueError(f"weights must be finite and greater than 0, got {list(weights)}.")
+    first, *others = sources
+    for other in others:
+        differences = "; ".join(_differences(first.step_spec, other.step_spec))
+        if differences:
+            raise ValueError(
+                f"the steps of {first.name} and {other.name} differ: {differences}. fields= drops or casts a field in "
+                "all of them; load_rlds takes each alone with rules of its own, and then their Episodes together."
+            )
+    common = {
+        name: spec
+        for name, spec in first.metadata_spec.items()
+        if all(name in other.metadata_spec and other.metadata_spec[name] == spec for other in others)
+    }
+    sizes = [source.num_episodes for source in sources]
+    known = [size for size in sizes if size is not None]
+    num_episodes = sum(known) if len(known) == len(sizes) else None
+
+    def read(seed: int | None) -> Iterator[RawEpisode]:
+        rng = np.random.default_rng(0 if seed is None else seed)
+        starts = None if num_episodes is None else np.concatenate([[0], np.cumsum(known)])
+        readings = [source.read(None if seed is None else seed + place) for place, source in enumerate(sources)]
+        alive = list(range(len(sources)))
+        while alive:
+            odds = np.array([weights[place] for place in alive], np.float64)
+            place = alive[int(rng.choice(len(alive), p=odds / odds.sum()))]
+            raw = next(readings[place], None)
+            if raw is None:
+                alive.remove(place)
+                continue
+            yield raw._replace(
+                name=f"{sources[place].name}: {raw.name}",
+                id=f"{sources[place].name}: {raw.id or raw.name}",
+                place=-1 if starts is None or raw.place < 0 else int(starts[place]) + raw.place,
+                metadata={name: raw.metadata[name] for name in common},
+            )
+
+    return EpisodeSource(
+        name=" + ".join(source.name for source in sources),
+        step_spec=first.step_spec,
+        read=read,
+        num_episodes=num_episodes,
+        not_loaded=tuple(sorted({name for source in sources for name in source.not_loaded})),
+        metadata_spec=common,
+        is_d4rl=any(source.is_d4rl for source in sources),
+        notes=tuple(f"{source.name}: {note}" for source in sources for note in source.notes),
+    )
+
+
+def _differences(expected: Mapping[str, Nest], found: Mapping[str, Nest]) -> Iterator[str]:
+    wanted = {field_path(path): spec for path, spec in leaves_with_paths(expected, ())}
+    given = {field_path(path): spec for path, spec in leaves_with_paths(found, ())}
+    for place in sorted(wanted.keys() | given.keys()):
+        if wanted.get(place) != given.get(place):
+            yield f"{place!r} is {wanted.get(place, 'not there')} and {given.get(place, 'not there')}"

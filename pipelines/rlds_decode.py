@@ -1,0 +1,113 @@
+"""Decodes what TFDS leaves encoded when its own step-by-step decoding is skipped: a column at a time.
+
+An episode then comes as the arrays that its tf.train.Example holds. Images and compressed
+tensors are strings in there; everything else is as it should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from .field_rules import apply_rules
+from .rlds_fields import Decoders, PlannedField
+
+# Images of one episode that are decoded at the same time.
+_PARALLEL_STEPS = 16
+
+
+class ColumnDecoder:
+    """Loads the columns of one dataset's episodes, in a graph or eagerly.
+
+    Args:
+      features: by place, the TFDS feature of each field of a step.
+      decoders: the caller's, by place.
+
+    Raises:
+      ValueError: a place in `decoders` is none of the dataset's, or is not encoded.
+    """
+
+    def __init__(self, features: Mapping[str, Any], decoders: Decoders | None) -> None:
+        self._features = features
+        self._decoders = dict(decoders or {})
+        for place in self._decoders:
+            if place not in features:
+                raise ValueError(f"decoders names {place!r}, which the steps do not have; found {sorted(features)}.")
+
+    def given(self, place: str, spec: Any) -> Any:
+        """The spec of a step's field, with the caller's decoder for that of the feature."""
+        decoder = self._decoders.get(place)
+        if decoder is None:
+            return spec
+        if decoder is False:
+            return tf.TensorSpec([], tf.string)
+        traced = tf.function(decoder).get_concrete_function(tf.TensorSpec([], tf.string))
+        return tf.TensorSpec(traced.structured_outputs.shape, traced.structured_outputs.dtype)
+
+    def load(self, leaf: PlannedField, column: Any) -> Any:
+        """The loaded column `[N + 1, ...]` of the one in the file."""
+        decoder = self._decoders.get(leaf.path)
+        if decoder is False:
+            return apply_rules(leaf.rules, leaf.path, column)
+        feature = self._features.get(leaf.path)
+        if decoder is None and (feature is None or not _is_encoded(leaf.given, column)):
+            return apply_rules(leaf.rules, leaf.path, column)
+        if decoder is None and not leaf.loaded.shape.is_fully_defined():
+            # Asked for as it is: values of several shapes do not go into one array.
+            return column
+        if decoder is None:
+            numbers = _decompressed(feature, column, leaf.given)
+            if numbers is not None:
+                return apply_rules(leaf.rules, leaf.path, numbers)
+        decode: Callable[[Any], Any] = feature.decode_example if decoder is None else decoder  # type: ignore[union-attr]
+
+        def load_step(encoded: Any) -> Any:
+            value = decode(encoded)
+            return apply_rules(leaf.rules, leaf.path, value[tf.newaxis])[0] if leaf.rules else value
+
+        return tf.map_fn(load_step, column, fn_output_signature=leaf.loaded, parallel_iterations=_PARALLEL_STEPS)
+
+
+def features_by_place(features: Any, prefix: str = "") -> dict[str, Any]:
+    """The TFDS features of a FeaturesDict's leaves, by place, `'observation/image'`."""
+    found = {}
+    for name, feature in features.items():
+        place = f"{prefix}{name}"
+        # A Sequence of dicts has items, too; what it holds is no value of a step.
+        if hasattr(feature, "items") and not hasattr(feature, "feature"):
+            found.update(features_by_place(feature, f"{place}/"))
+        else:
+            found[place] = feature
+    return found
+
+
+def decode_value(feature: Any, value: Any) -> Any:
+    """An episode's own field, decoded where the file holds it encoded."""
+    if isinstance(value, Mapping):
+        return {name: decode_value(feature[name], part) for name, part in value.items()}
+    spec = feature.get_tensor_spec()
+    if isinstance(spec, tf.TensorSpec) and value.dtype == tf.string and spec.dtype != tf.string:
+        return feature.decode_example(value)
+    return value
+
+
+def _is_encoded(given: Any, column: Any) -> bool:
+    if isinstance(column, Mapping):
+        # A tensor of several unknown dimensions, as bytes and shape.
+        return True
+    return column.dtype == tf.string and given.dtype != tf.string
+
+
+def _decompressed(feature: Any, column: Any, spec: tf.TensorSpec) -> Any | None:
+    """A compressed tensor's numbers, for all steps at once; None where the feature is something else."""
+    if not spec.shape.is_fully_defined() or spec.dtype == tf.uint64:
+        return None
+    encoding = getattr(feature.to_json_content(), "encoding", None)
+    if encoding not in ("zlib", "bytes"):
+        return None
+    if encoding == "zlib":
+        column = tf.io.decode_compressed(column, compression_type="ZLIB")
+    # The reshape fails where a step holds more or fewer numbers.
+    return tf.reshape(tf.io.decode_raw(column, spec.dtype), [tf.shape(column)[0], *spec.shape])
