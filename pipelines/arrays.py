@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -38,14 +37,13 @@ from .episode_columns import (
     nest_of_paths,
     paths_of,
     read_rows,
-    row_spec,
+    rows_equal,
     step_columns,
-    why_not_numbers,
+    step_spec_of,
+    why_not_loaded,
 )
 from .episode_source import METADATA, EpisodeSource, RawEpisode
 from .rlds_steps import ACTION, DISCOUNT, FLAGS, OBSERVATION, REWARD, check_step_spec
-
-_logger = logging.getLogger(__name__)
 
 OBSERVATIONS, NEXT_OBSERVATIONS, TERMINALS, TIMEOUTS = "observations", "next_observations", "terminals", "timeouts"
 
@@ -68,13 +66,13 @@ def arrays_source(
     Nothing is copied or read as a whole but the flags and, with `next_observations`, both kinds
     of observations once, a block of rows at a time, to find ends without a flag: rows must be
     equal exactly (NaN equals NaN), after a cast to the dtype of `observations`. What is found is
-    logged as warnings.
+    in the source's `notes`, which the load report shows.
 
     Args:
       arrays: `R` rows each, NumPy arrays or what can be sliced like them (HDF5 datasets,
         memory maps): `observations`, and what there is of `actions`, `rewards`, `terminals`,
         `timeouts`, `next_observations`, `discounts`. Any may be a nested dict, or have keys such
-        as `'observations/image'`. Further numeric arrays (`'infos/qpos'`) become step metadata;
+        as `'observations/image'`. Further arrays (`'infos/qpos'`) become step metadata;
         what is below `'metadata'` is metadata of each episode, and has no rows.
       name: for reports and messages.
       episode_length: ends an episode after so many rows, where no flag has ended it before.
@@ -84,7 +82,7 @@ def arrays_source(
       ValueError: there are no observations, no rows, or the arrays differ in their number of rows.
       ValueError: `next_observations` do not fit `observations`.
       ValueError: no row ends an episode: both flags are absent or never set, without `episode_length`.
-      ValueError: a field holds no numbers of fixed width.
+      ValueError: a flag, the discount or the reward is not one number a row.
 
     >>> source = arrays_source({"observations": np.arange(5.0), "actions": np.arange(5), "rewards": np.ones(5),
     ...                         "terminals": np.array([0, 1, 0, 0, 0]), "timeouts": np.array([0, 0, 0, 0, 1])})
@@ -108,7 +106,7 @@ def opened_source(open_arrays: _Opener, *, name: str, episode_length: int | None
     with open_arrays() as arrays:
         table = _Table.of(name, arrays)
         check_step_spec(name, table.step_spec)
-        episodes = _find_episodes(table, episode_length)
+        episodes, notes = _find_episodes(table, episode_length)
         metadata = table.metadata()
     num_episodes = len(episodes.starts)
 
@@ -129,6 +127,7 @@ def opened_source(open_arrays: _Opener, *, name: str, episode_length: int | None
         metadata_spec=metadata_spec_of(metadata),
         # The same endings as in TFDS's D4RL datasets: a truncated one lacks its last observation.
         is_d4rl=not table.next_observations,
+        notes=notes,
     )
 
 
@@ -163,8 +162,8 @@ class _Table:
                     f"{name}: {field_path(path)!r} is RLDS's name of a field that comes from D4RL's names here "
                     f"({', '.join(map(repr, _FIELDS))}, {TERMINALS!r}, {TIMEOUTS!r}): rename it or leave it out."
                 )
-            elif why_not_numbers(leaf):
-                not_loaded.append(f"{field_path(path)} ({why_not_numbers(leaf)})")
+            elif why_not_loaded(leaf):
+                not_loaded.append(f"{field_path(path)} ({why_not_loaded(leaf)})")
             else:
                 fields[path] = leaf
         table = cls(name, num_rows, fields, following, flags, own, tuple(sorted(not_loaded)))
@@ -177,8 +176,7 @@ class _Table:
 
     @property
     def step_spec(self) -> dict[str, Any]:
-        specs: dict[_Path, Any] = {path: row_spec(leaf) for path, leaf in self.fields.items()}
-        return {**nest_of_paths(specs), **FLAG_SPECS}
+        return {**step_spec_of(self.name, self.fields), **FLAG_SPECS}
 
     @property
     def row_bytes(self) -> int:
@@ -251,7 +249,7 @@ def _same_kind(source: Any, target: Any) -> bool:
     return bool(np.can_cast(source, target, "same_kind"))
 
 
-def _find_episodes(table: _Table, episode_length: int | None) -> _EpisodeRows:
+def _find_episodes(table: _Table, episode_length: int | None) -> tuple[_EpisodeRows, tuple[str, ...]]:
     terminals, timeouts = table.flag(TERMINALS), table.flag(TIMEOUTS)
     flagged = terminals | timeouts
     if episode_length is None and not table.flags:
@@ -275,9 +273,7 @@ def _find_episodes(table: _Table, episode_length: int | None) -> _EpisodeRows:
         flagged |= by_length
     stops = np.flatnonzero(ends) + 1
     episodes = _EpisodeRows(_starts(ends), stops, terminals[stops - 1], flagged[stops - 1])
-    for note in _notes(table, episodes, terminals & timeouts, unfollowed, shifted, episode_length):
-        _logger.warning("%s: %s", table.name, note)
-    return episodes
+    return episodes, tuple(_notes(table, episodes, terminals & timeouts, unfollowed, shifted, episode_length))
 
 
 def _starts(ends: Array) -> Array:
@@ -295,19 +291,12 @@ def _compare_next(table: _Table, flagged: Array) -> tuple[Array, Array]:
             for path, leaf in table.observations.items():
                 after = read_rows(leaf, start + 1, stop + 1)
                 promised = read_rows(table.next_observations[path], start, stop).astype(after.dtype, copy=False)
-                followed[start:stop] &= _rows_equal(after, promised)
+                followed[start:stop] &= rows_equal(after, promised)
     followed[-1] = True
     unfollowed = ~followed & ~flagged
     shifted = followed & flagged if table.next_observations else np.zeros_like(flagged)
     shifted[-1] = False
     return unfollowed, shifted
-
-
-def _rows_equal(left: Array, right: Array) -> Array:
-    equal = left == right
-    if left.dtype.kind in "fc":
-        equal |= (left != left) & (right != right)
-    return equal.reshape(len(left), -1).all(axis=1)
 
 
 def _notes(
@@ -384,6 +373,7 @@ def _read_run(table: _Table, episodes: _EpisodeRows, run: list[int]) -> Iterator
             nest_of_paths(rows),
             terminals=ends & is_terminal,
             ends=ends,
-            num_steps=stop - start + has_final,
+            num_rows=stop - start,
+            has_final=has_final,
         )
-        yield RawEpisode(str(index), columns, id=f"{table.name}[{start}:{stop}]")
+        yield RawEpisode(str(index), columns, id=f"{table.name}[{start}:{stop}]", place=index)
