@@ -30,7 +30,7 @@ from .layouts import IS_TRUNCATED, NEXT_OBSERVATION
 from .rlds_steps import ACTION, DISCOUNT, IS_FIRST, IS_LAST, IS_TERMINAL, OBSERVATION, REWARD
 
 ToSteps = Callable[[Nest], Mapping[str, Nest]]
-"""Frames `[T, ...]` of one episode to step columns `[N + 1, ...]`: `observation`, `is_terminal`, and what else there is."""
+"""Frames `[T, ...]` of one episode to step columns `[N + 1, ...]`: `observation`, `is_terminal`, and whatever else."""
 
 _STEP_TYPE, _NEXT_STEP_TYPE, _POLICY_INFO = "step_type", "next_step_type", "policy_info"
 _FIRST_TYPE, _LAST_TYPE = 0, 2
@@ -173,8 +173,8 @@ def _layout_of(data_spec: Nest, fields: Mapping[str, Nest]) -> str:
     raise ValueError(
         f"data_spec has {found}, which is none of the layouts that load_rlds makes: a Trajectory (step_type, "
         "observation, discount, ...), a dict of transitions (observation, next_observation, is_terminal, ..., without "
-        "is_first and is_last), or one of RLDS's steps (observation, is_last, is_terminal, ...), discount and flags one number "
-        "each. Give to_steps, a function of frames [T, ...] of one episode that returns a dict of step columns "
+        "is_first and is_last), or one of steps (observation, is_last, is_terminal, ...), discount and flags one "
+        "number each. Give to_steps, a function of frames [T, ...] of one episode that returns a dict of step columns "
         "[N + 1, ...]."
     )
 
