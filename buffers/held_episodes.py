@@ -224,6 +224,8 @@ def _of_table(buffer: ServedBuffer, rng: np.random.Generator | None) -> Iterator
 
 
 def _num_inserted(buffer: ServedBuffer) -> int:
+    """Items that were ever inserted, with what this buffer has added."""
+    buffer._settle()
     return int(buffer.get_table_info().rate_limiter_info.insert_stats.completed)
 
 

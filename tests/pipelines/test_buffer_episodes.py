@@ -20,7 +20,6 @@ from replayfeed.buffers import (
     TableConfig,
     TFPrioritizedReplayBuffer,
     TFUniformReplayBuffer,
-    Uniform,
 )
 from replayfeed.buffers.reverb_episodic import ReverbEpisodicReplayBuffer
 from replayfeed.pipelines import fill, load_rlds
@@ -550,14 +549,13 @@ def served():
     from replayfeed.buffers.rate_limiters import SampleToInsertRatio
 
     tables = [
-        TableConfig("pairs", TRANSITION, 100, sequence_length=2),
-        TableConfig("short", TRANSITION, 4),
-        TableConfig("random", TRANSITION, 5, remover=Uniform()),
-        TableConfig("apart", TRANSITION, 100, stride=2),
-        TableConfig("steps", STEP, 100, sequence_length=3, short="pad"),
-        TableConfig("limited", TRANSITION, 100, rate_limiter=SampleToInsertRatio(2.0, 1, 10.0)),
+        TableConfig("pairs", TRANSITION, 100, sequence_length=2, scannable=True),
+        TableConfig("short", TRANSITION, 4, scannable=True),
+        TableConfig("apart", TRANSITION, 100, stride=2, scannable=True),
+        TableConfig("steps", STEP, 100, sequence_length=3, short="pad", scannable=True),
+        TableConfig("limited", TRANSITION, 100, rate_limiter=SampleToInsertRatio(2.0, 1, 10.0), scannable=True),
         TableConfig("closed", TRANSITION, 100, scannable=False),
-        TableConfig("episodes", TRANSITION, 10, sequence_length=None, max_episode_length=10),
+        TableConfig("episodes", TRANSITION, 10, sequence_length=None, max_episode_length=10, scannable=True),
     ]
     with ReplayServer(tables) as server:
         yield server
@@ -596,13 +594,6 @@ def test_what_a_table_lacks_in_the_middle_parts_an_episode_and_tells_no_end(serv
             ([2, 3], [], True),
             ([4, 5], ["is_last", "is_terminal"], True),
         ]
-    with served_buffer(served, "random") as buffer:
-        add(buffer, (0, 30, ""))
-        got = found(buffer)
-        assert sum(len(observations) - 1 for observations, _, _ in got) == 5
-        for observations, flags, partial in got:
-            assert observations == list(range(observations[0], observations[-1] + 1))
-            assert flags in ([], ["is_first"]) and partial
 
 
 def test_padding_of_a_table_is_no_frame(served):
@@ -656,7 +647,10 @@ def test_what_was_loaded_comes_back_equal_from_a_table(layout):
 
 def test_a_group_gives_one_of_its_tables():
     pytest.importorskip("reverb")
-    tables = [TableConfig("one", TRANSITION, 100), TableConfig("pairs", TRANSITION, 100, sequence_length=2)]
+    tables = [
+        TableConfig(name, TRANSITION, 100, sequence_length=length, scannable=True)
+        for name, length in [("one", 1), ("pairs", 2)]
+    ]
     with ReverbTableGroup.local(TRANSITION, tables, timeout_s=20.0) as group:
         frames = transitions((0, 3, "terminal"))
         group.add_sequence(frames, end_of_episode=ends_of(frames))
@@ -669,8 +663,8 @@ def test_a_group_gives_one_of_its_tables():
 def test_tables_of_agents_give_lives():
     pytest.importorskip("reverb")
     policies, specs = {"wolf": "own", "sheep": "other"}, {"wolf": STEP, "sheep": STEP}
-    own = {name: TableConfig(name, STEP, 100, sequence_length=2) for name in ("own", "other")}
-    joint = TableConfig("all", STEP, 100, sequence_length=2)
+    own = {name: TableConfig(name, STEP, 100, sequence_length=2, scannable=True) for name in ("own", "other")}
+    joint = TableConfig("all", STEP, 100, sequence_length=2, scannable=True)
     tables = ReverbAgentTables.local(specs, policies, independent=own, lockstep=joint, timeout_s=20.0)
     try:
         add_lives(tables)
