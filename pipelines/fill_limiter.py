@@ -20,6 +20,7 @@ from replayfeed.buffers import (
     WaitTimeoutError,
     Window,
 )
+from replayfeed.buffers.reverb_cutter import WindowCutter
 from replayfeed.buffers.reverb_limits import LimiterState, limiter_state
 
 # How long a first draw may take to come where a limiter lets nothing more in.
@@ -44,10 +45,10 @@ def num_items(window: Window | None, num_frames: int, *, ends_in_observation: bo
     """
     if window is None:
         return num_frames
-    num_starts = num_frames - ends_in_observation
-    if window.short == "drop":
-        num_starts = min(num_starts - window.burn_in, num_frames - window.length + 1)
-    return max(0, -(-num_starts // window.stride))
+    # A frame that is only a final observation completes windows, and starts none.
+    num_whole = num_frames - window.num_steps + (window.num_steps > 1 or not ends_in_observation)
+    num_cut = len(list(WindowCutter(window).at_end(num_frames, final=ends_in_observation)))
+    return max(0, -(-num_whole // window.stride)) + num_cut
 
 
 def num_free_inserts(state: LimiterState) -> float:
