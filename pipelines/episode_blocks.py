@@ -46,6 +46,14 @@ class NamedFrames(Protocol):
     def num_frames(self) -> int:
         """`T`."""
 
+    @property
+    def agent(self) -> str | None:
+        """Whose it is, where several agents' episodes have one name."""
+
+    @property
+    def place(self) -> int:
+        """In the source's order, counted from 0; -1 when unknown."""
+
 
 class StreamField(NamedTuple):
     """One leaf of the frames.
@@ -92,10 +100,12 @@ def stream_fields(name: str, element_spec: Nest) -> list[StreamField]:
 
 
 class EpisodeNumbers:
-    """The number of each episode in ids: its name where that is a number, else one that no other has.
+    """The number of each episode in ids.
 
-    Other names, and numbers from `2**24` on, are numbered as they come, from `2**24` on, and kept. Of several
-    sources each episode's number is multiplied by their number, and the source's index added.
+    It is the episode's name where that is a number; else its place where no other episode has it (of many agents'
+    episodes one has it); else, and from `2**24` on, one that no other has, counted up as they come. Names that are
+    no numbers are kept, so that each has one number however often it is read, in whatever order.
+    Of several sources each number is multiplied by how many they are, and the source's index added.
 
     Args:
       source: the index of the source.
@@ -104,34 +114,47 @@ class EpisodeNumbers:
     >>> numbers = EpisodeNumbers()
     >>> numbers.number("7"), numbers.number("seven") - 2**24, numbers.number("eight") - 2**24, numbers.number("7")
     (7, 0, 1, 7)
-    >>> EpisodeNumbers(source=1, num_sources=2).number("7")
-    15
+    >>> EpisodeNumbers().number("cartpole: 3", place=23), EpisodeNumbers(source=1, num_sources=2).number("7")
+    (23, 15)
     """
 
-    _FIRST_NAMED = 2**24
+    _FIRST_COUNTED = 2**24
     _MOST = 2**31
 
     def __init__(self, source: int = 0, num_sources: int = 1) -> None:
         self._source = source
         self._num_sources = num_sources
         self._by_name: dict[str, int] = {}
+        self._places: set[int] = set()
+        self._names_are_numbers = False
 
-    def number(self, name: str) -> int:
+    def number(self, name: str, place: int = -1) -> int:
         """The same for the same name, as long as this object lives.
 
         Raises:
           ValueError: there are too many episodes for ids of 63 bits.
         """
-        number = int(name) if name.isdecimal() and len(name) < 9 else self._FIRST_NAMED
-        if number >= self._FIRST_NAMED:
-            number = self._by_name.setdefault(name, self._FIRST_NAMED + len(self._by_name))
-        number = number * self._num_sources + self._source
+        number = self._number(name, place) * self._num_sources + self._source
         if number >= self._MOST:
             raise ValueError(
                 f"episode {name}: {len(self._by_name):,} episodes of {self._num_sources} sources are more than ids can "
                 "number; mix fewer sources."
             )
         return number
+
+    def _number(self, name: str, place: int) -> int:
+        if name.isdecimal() and len(name) < len(str(self._FIRST_COUNTED)) and not self._places:
+            self._names_are_numbers = True
+            return int(name)
+        found = self._by_name.get(name)
+        if found is None:
+            if 0 <= place < self._FIRST_COUNTED and place not in self._places and not self._names_are_numbers:
+                found = place
+                self._places.add(place)
+            else:
+                found = self._FIRST_COUNTED + len(self._by_name)
+            self._by_name[name] = found
+        return found
 
 
 class Block(NamedTuple):
@@ -183,6 +206,8 @@ class EpisodeBlocks:
     ...     name: str
     ...     frames: Nest
     ...     num_frames: int
+    ...     agent: str | None = None
+    ...     place: int = -1
     >>> episodes = [Named(str(i), np.arange(3) + 10 * i, 3) for i in range(3)]
     >>> blocks = EpisodeBlocks("mine", tf.TensorSpec([], tf.int64), iter([lambda: episodes]),
     ...     lambda words: eligible_windows(words, Window(2)), block_frames=6, final_observations=False,
@@ -316,8 +341,9 @@ class EpisodeBlocks:
         first = self._slot * self._rows
         for array, leaf in zip(self._arrays, leaves, strict=True):
             array[first + self._num_frames : first + stop] = leaf
+        name = episode.name if episode.agent is None else f"{episode.name} of {episode.agent}"
         self._lengths.append(episode.num_frames)
-        self._episode_numbers.append(self._numbers.number(episode.name))
+        self._episode_numbers.append(self._numbers.number(name, episode.place))
         self._num_frames = stop
 
     def _check(self, episode: NamedFrames, field: StreamField, leaf: Array) -> None:

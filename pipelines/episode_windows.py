@@ -58,6 +58,8 @@ def windows_dataset(
     ...     name: str
     ...     frames: Nest
     ...     num_frames: int
+    ...     agent: str | None = None
+    ...     place: int = -1
     >>> episodes = [Named("0", np.array([1, 2, 3]), 3), Named("1", np.array([4, 5]), 2)]
     >>> dataset = windows_dataset(lambda seed: episodes, tf.TensorSpec([], tf.int64), 2, name="mine",
     ...     layout="transition", window=Window(2), single_deterministic_pass=True)
