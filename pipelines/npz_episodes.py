@@ -145,9 +145,10 @@ def _files(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> 
 def _read_file(file: str) -> dict[_Path, Array]:
     """All arrays of a file by path."""
     try:
-        with np.load(file, allow_pickle=False) as arrays:
-            if not isinstance(arrays, Mapping):
-                raise ValueError(f"it holds one array, {arrays.dtype} {arrays.shape}")
+        arrays = np.load(file, allow_pickle=False)
+        if isinstance(arrays, np.ndarray):
+            raise ValueError(f"it holds one array, {arrays.dtype} {arrays.shape}")
+        with arrays:
             return dict(paths_of(arrays))
     except (ValueError, OSError, zipfile.BadZipFile) as error:
         raise ValueError(f"{file}: not an NPZ file of arrays of numbers: {error}.") from error
