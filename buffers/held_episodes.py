@@ -166,7 +166,7 @@ def _of_episodes(buffer: EpisodicReplayBuffer, rng: np.random.Generator | None) 
         episodes = table.ids()
         states = table.states_of(episodes)
     there = np.flatnonzero(lengths_of(states))
-    for index in there if rng is None else rng.permutation(there):
+    for index in (there if rng is None else rng.permutation(there)).tolist():
         episode, length = int(episodes[index]), int(lengths_of(states[index]))
         with buffer._lock:
             buffer._check_open()
@@ -217,7 +217,8 @@ def _of_table(buffer: ServedBuffer, rng: np.random.Generator | None) -> Iterator
         is_dense = is_dense and isinstance(kind, Window) and kind.stride <= kind.num_steps
         starts, stops, begins, ends = _parts_of(frames, is_dense=is_dense)
         ends = ends | np.asarray(layout.is_final(frames.columns[0][stops - 1]))
-    for index in range(len(starts)) if rng is None else rng.permutation(len(starts)):
+    order = np.arange(len(starts))
+    for index in (order if rng is None else rng.permutation(order)).tolist():
         rows = slice(int(starts[index]), int(stops[index]))
         leaves = layout.unpack_numpy([column[rows] for column in frames.columns])
         yield HeldEpisode(buffer._spec.pack(leaves), frames.ids[rows], bool(begins[index]), bool(ends[index]))

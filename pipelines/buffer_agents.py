@@ -12,22 +12,34 @@ from replayfeed.buffers.agent_frames import FIRST_OF_LIFE, LAST_OF_LIFE, PRESENT
 from replayfeed.buffers.held_episodes import HeldEpisode
 
 
-def agent_of(held: HeldEpisode, agents: Sequence[str]) -> tuple[str, HeldEpisode]:
-    """Whose life this is, and its own frames.
+def own_lives(held: HeldEpisode, agents: Sequence[str]) -> Iterator[tuple[str, HeldEpisode]]:
+    """Whose life this is, and its own frames; of single frames without their order those of each agent.
 
     Args:
       held: of a policy's buffer, whose items are `AgentFrame`s.
       agents: those of the policy, in its order.
 
     >>> frames = AgentFrame(np.array([10, 11]), np.array([0, 2]), np.array([3, 3], np.int32))
-    >>> agent, life = agent_of(HeldEpisode(frames, np.array([0, 1]), True, False), ["wolf", "sheep"])
+    >>> ((agent, life),) = own_lives(HeldEpisode(frames, np.array([0, 1]), True, False), ["wolf", "sheep"])
     >>> agent, life.items.tolist()
     ('sheep', [10, 11])
     """
     frame: AgentFrame = held.items
     # Streams are numbered by environment, and there by the agent's place (`stream_of`).
-    place = 0 if isinstance(frame.stream, tuple) else int(frame.stream[0]) % len(agents)
-    return agents[place], held._replace(items=frame.frame)
+    places = np.zeros([len(held.ids)], np.int64) if isinstance(frame.stream, tuple) else frame.stream % len(agents)
+    if held.in_order:
+        yield agents[int(places[0])], held._replace(items=frame.frame)
+        return
+    for place, agent in enumerate(agents):
+        rows: Any = np.flatnonzero(places == place)
+        if len(rows):
+            yield (
+                agent,
+                held._replace(
+                    items=tf.nest.map_structure(lambda leaf: leaf[rows], frame.frame),  # noqa: B023
+                    ids=held.ids[rows],
+                ),
+            )
 
 
 def lives_of(held: HeldEpisode, agents: Sequence[str]) -> Iterator[tuple[str, HeldEpisode]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,9 +16,9 @@ from replayfeed.buffers.held_episodes import HeldEpisode, held_episodes, held_me
 from replayfeed.buffers.nests import Nest
 from replayfeed.buffers.reverb_served import ServedBuffer
 
-from .buffer_agents import agent_of, lives_of
+from .buffer_agents import lives_of, own_lives
 from .episode_source import EpisodeSource, RawEpisode
-from .frames_to_steps import FramesToSteps, ToSteps
+from .frames_to_steps import FoundSteps, FramesToSteps, ToSteps
 
 PARTIAL = "partial"
 """Episode metadata: the episode's beginning or its end is not in it."""
@@ -110,15 +111,7 @@ def buffer_source(
             for held in held_episodes(part.buffer, seed):
                 own = _kept_metadata(held, kept)
                 for one, life in part.lives(held):
-                    if one not in chosen:
-                        continue
-                    make = steps[one]
-                    found = (
-                        make.episodes(life.items, begins=life.begins, ends=life.ends)
-                        if life.in_order
-                        else make.single_episodes(life.items)
-                    )
-                    for episode in found:
+                    for episode in _found_in(life, steps[one]) if one in chosen else ():
                         metadata = {**own, PARTIAL: np.bool_(episode.partial or own.get(PARTIAL, False))}
                         if one:
                             metadata[AGENT_ID] = one.encode()
@@ -128,6 +121,12 @@ def buffer_source(
                         number += 1
 
     return EpisodeSource(name or _name_of(buffer), step_spec, read, metadata_spec=metadata_spec)
+
+
+def _found_in(life: HeldEpisode, steps: FramesToSteps) -> Iterator[FoundSteps]:
+    if not life.in_order:
+        return steps.single_episodes(life.items)
+    return steps.episodes(life.items, begins=life.begins, ends=life.ends)
 
 
 def _parts_of(buffer: Any) -> list[_Part]:
@@ -142,7 +141,7 @@ def _parts_of(buffer: Any) -> list[_Part]:
         own, agents = buffer.buffer_of(policy), buffer.agents_of(policy)
         reader_of(own)
         specs = {one: buffer.data_spec[one] for one in agents}
-        parts.append(_Part(own, specs, lambda held, agents=agents: iter([agent_of(held, agents)])))  # type: ignore[misc]
+        parts.append(_Part(own, specs, functools.partial(own_lives, agents=agents)))
     return parts
 
 

@@ -1,6 +1,7 @@
 """What buffers hold as episodes: whole, evicted at the beginning, going on, of several streams and of many agents."""
 
 import logging
+import threading
 
 import numpy as np
 import pytest
@@ -393,6 +394,38 @@ def test_whole_episodes_that_are_evicted_meanwhile_are_left_out_and_growing_ones
     assert buffer.stats().skipped == 2
 
 
+@pytest.mark.parametrize("kind", ["ring", "episodic", "reservoir"])
+def test_no_episode_is_torn_while_another_thread_writes(kind):
+    buffer = {
+        "ring": lambda: TFUniformReplayBuffer(TRANSITION, 1, 300),
+        "episodic": lambda: EpisodicReplayBuffer(TRANSITION, 30, max_frames=300),
+        "reservoir": lambda: ReservoirReplayBuffer(TRANSITION, 300),
+    }[kind]()
+    frames = [transitions((100 * number, 10, "terminal")) for number in range(1500)]
+    for each in frames[:30]:
+        buffer.add_sequence(each, end_of_episode=ends_of(each))
+
+    def write():
+        for each in frames[30:]:
+            buffer.add_sequence(each, end_of_episode=ends_of(each))
+
+    writer = threading.Thread(target=write)
+    source = buffer_source(buffer)
+    writer.start()
+    num_read = 0
+    while writer.is_alive() or not num_read:
+        for episode in source.read(None):
+            columns, num = episode.columns, len(episode.columns["observation"])
+            first = int(columns["observation"][0])
+            assert columns["observation"].tolist() == list(range(first, first + num))
+            assert columns["action"][:-1].tolist() == list(range(1000 + first, 1000 + first + num - 1))
+            if kind != "reservoir":
+                assert (first % 100 == 0) == bool(columns["is_first"][0])
+            assert episode.metadata["partial"] == (kind == "reservoir" or first % 100 != 0)
+            num_read += 1
+    writer.join()
+
+
 def test_an_episodic_buffer_gives_what_is_kept_beside_its_episodes(caplog):
     buffer = EpisodicReplayBuffer(TRANSITION, 5)
     add(buffer, (0, 1, "terminal"), (10, 1, "terminal"))
@@ -538,6 +571,22 @@ def test_transitions_of_agents_in_lockstep_without_ends_told_by_the_spec():
     }
 
 
+def test_a_reservoir_of_agents_gives_transitions_of_each():
+    specs = {"wolf": TRANSITION, "sheep": TRANSITION}
+    for mode in ("independent", "lockstep"):
+        buffer = MultiAgentReplayBuffer(
+            specs,
+            lambda agent: "both",
+            lambda data_spec, batch_size: ReservoirReplayBuffer(data_spec, 50, batch_size=batch_size),
+            mode=mode,
+        )
+        buffer.add_sequence({"wolf": transitions((0, 3, "")), "sheep": transitions((50, 3, ""))})
+        assert lives_by_agent(buffer_source(buffer)) == {
+            "wolf": [([0, 1], [], True), ([1, 2], [], True), ([2, 3], [], True)],
+            "sheep": [([50, 51], [], True), ([51, 52], [], True), ([52, 53], [], True)],
+        }
+
+
 # Tables on a server
 
 
@@ -551,6 +600,7 @@ def served():
     tables = [
         TableConfig("pairs", TRANSITION, 100, sequence_length=2, scannable=True),
         TableConfig("short", TRANSITION, 4, scannable=True),
+        TableConfig("shared", TRANSITION, 100, scannable=True),
         TableConfig("apart", TRANSITION, 100, stride=2, scannable=True),
         TableConfig("steps", STEP, 100, sequence_length=3, short="pad", scannable=True),
         TableConfig("limited", TRANSITION, 100, rate_limiter=SampleToInsertRatio(2.0, 1, 10.0), scannable=True),
@@ -622,6 +672,20 @@ def test_reading_takes_nothing_out_of_a_table_and_its_limiter_does_not_notice(se
         for name in ("insert_stats", "sample_stats"):
             one, other = (getattr(info.rate_limiter_info, name) for info in (before, after))
             assert one.completed == other.completed
+
+
+def test_what_several_programs_wrote_comes_stream_by_stream(served):
+    with served_buffer(served, "shared") as one, served_buffer(served, "shared") as other:
+        add(one, (0, 2, "terminal"))
+        add(other, (50, 2, "truncated"), (60, 1, ""))
+        one.flush()
+        other.flush()
+        with served_buffer(served, "shared") as reader:
+            assert sorted(found(reader)) == [
+                ([0, 1, 2], [*WHOLE, "is_terminal"], False),
+                ([50, 51, 52], WHOLE, False),
+                ([60, 61], ["is_first"], True),
+            ]
 
 
 def test_a_table_that_cannot_be_scanned_is_refused(served):
