@@ -1,0 +1,182 @@
+"""What the commands of `replayfeed` do, in the functions of this package."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import tensorflow as tf
+
+from replayfeed.buffers import ReplayBuffer
+
+from .cli_served import open_served
+from .episode_source import EpisodeSource
+from .rlds_beam import split_slices, write_rlds_with_beam
+from .rlds_check import validate_rlds
+from .rlds_check_report import RldsReport
+from .rlds_open import open_source
+from .rlds_read import load_rlds
+from .rlds_steps import REWARD
+from .rlds_write import write_rlds
+from .rlds_write_report import WriteReport
+
+# So that '--beam' alone uses the machine it is typed on.
+_ALL_CORES = ("--direct_running_mode=multi_processing", "--direct_num_workers=0")
+
+
+class Stage(Protocol):
+    """Tells the command whether reading has begun."""
+
+    reading: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class ImportSettings:
+    """What is read, and by which rules. Can be sent to other processes.
+
+    Attributes:
+      source: what `open_source` takes.
+      split: of it; None: its default.
+      on_bad_episode: as in `load_rlds`; `'keep'`: episodes are written as they are.
+      alignment: as in `load_rlds`.
+      limit: episodes; None: all.
+    """
+
+    source: str
+    _: dataclasses.KW_ONLY
+    split: str | None = None
+    on_bad_episode: Literal["error", "skip", "repair", "keep"] = "error"
+    alignment: Literal["sar", "ars", "rsa"] = "sar"
+    limit: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What is written.
+
+    Attributes:
+      folder: its path.
+      name: the dataset's.
+      split: its only one.
+      file_format: of its files.
+      overwrite: whether it replaces a dataset.
+    """
+
+    folder: str
+    name: str
+    _: dataclasses.KW_ONLY
+    split: str = "train"
+    file_format: Literal["tfrecord", "array_record"] = "tfrecord"
+    overwrite: bool = False
+
+
+def import_source(
+    settings: ImportSettings, target: Target, stage: Stage, *, shards: int | None, progress: bool
+) -> WriteReport:
+    """Writes a source in this process."""
+    opened = open_source(settings.source, split=settings.split, fields="all")
+    stage.reading = True
+    return write_rlds(
+        ruled(opened, settings),
+        target.folder,
+        name=target.name,
+        split=target.split,
+        file_format=target.file_format,
+        shards=shards,
+        overwrite=target.overwrite,
+        progress=progress,
+    )
+
+
+def import_with_beam(
+    settings: ImportSettings, target: Target, stage: Stage, options: Sequence[str] | None, num_slices: int
+) -> WriteReport:
+    """Writes a source on Beam: slice by slice where its split has slices, else as one."""
+    import apache_beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    opened = open_source(settings.source, split=settings.split, fields="all")
+    each = [settings]
+    split = settings.split or "train"
+    if opened.num_episodes and split.isidentifier() and _has_slices(settings.source, split):
+        slices = split_slices(split, opened.num_episodes, num_slices)
+        each = [dataclasses.replace(settings, split=part) for part in slices]
+    stage.reading = True
+    return write_rlds_with_beam(
+        [functools.partial(open_ruled, one) for one in each],
+        target.folder,
+        name=target.name,
+        pipeline=apache_beam.Pipeline(options=PipelineOptions(list(options or _ALL_CORES))),
+        split=target.split,
+        file_format=target.file_format,
+        overwrite=target.overwrite,
+    )
+
+
+def export_table(
+    address: str, table: str, target: Target, stage: Stage, *, timeout_s: float, shards: int | None, progress: bool
+) -> WriteReport:
+    """Writes what a served table holds."""
+    buffer: ReplayBuffer = open_served(address, table, timeout_s=timeout_s)
+    stage.reading = True
+    return write_rlds(
+        buffer,
+        target.folder,
+        name=target.name,
+        split=target.split,
+        file_format=target.file_format,
+        shards=shards,
+        overwrite=target.overwrite,
+        progress=progress,
+    )
+
+
+def validate(path: str, stage: Stage, *, split: str | None, limit: int | None, progress: bool) -> RldsReport:
+    """Checks a source, with all its fields."""
+    opened = open_source(path, split=split, fields="all")
+    stage.reading = True
+    return validate_rlds(opened, limit=limit, progress=progress)
+
+
+def open_ruled(settings: ImportSettings) -> EpisodeSource:
+    """Opens a source, in whichever process this is, and lays its rules over it."""
+    return ruled(open_source(settings.source, split=settings.split, fields="all"), settings)
+
+
+def ruled(opened: EpisodeSource, settings: ImportSettings) -> EpisodeSource:
+    """The episodes that the settings let through, as RLDS has them."""
+    if settings.on_bad_episode == "keep":
+        if settings.alignment != "sar":
+            raise ValueError("--on-bad-episode keep writes episodes as they are, so it takes no --alignment.")
+        return opened if settings.limit is None else _first_of(opened, settings.limit)
+    reward = opened.step_spec.get(REWARD)
+    episodes = load_rlds(
+        opened,
+        layout="step",
+        fields="all",
+        on_bad_episode=settings.on_bad_episode,
+        alignment=settings.alignment,
+        limit=settings.limit,
+        # Whatever float32 cannot hold is kept.
+        reward_dtype=tf.float64 if getattr(reward, "dtype", None) in (tf.float64, tf.int64, tf.int32) else tf.float32,
+    )
+    return episodes.as_source()
+
+
+def _first_of(source: EpisodeSource, limit: int) -> EpisodeSource:
+    num_episodes = None if source.num_episodes is None else min(source.num_episodes, limit)
+    return dataclasses.replace(
+        source, read=lambda seed: itertools.islice(source.read(seed), limit), num_episodes=num_episodes
+    )
+
+
+def _has_slices(source: str, split: str) -> bool:
+    """Whether a slice of the split is known, as it is of TFDS's datasets and not of files of arrays."""
+    try:
+        open_source(source, split=f"{split}[0:1]", fields="all")
+    except (ValueError, TypeError):
+        return False
+    return True
