@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from replayfeed.buffers import BufferInfo
-from replayfeed.buffers.nests import Nest, lists_to_tuples
+from replayfeed.buffers.nests import Array, Nest, lists_to_tuples
 from replayfeed.buffers.ring_dataset import one_at_a_time, with_live_options
 from replayfeed.buffers.windows import Window
 
@@ -78,7 +78,7 @@ def stream_dataset(
     opener = _Opener(open_stream)
     reference = weakref.ref(opener)
 
-    def generate() -> Iterator[tuple[np.ndarray, ...]]:
+    def generate() -> Iterator[tuple[Array, ...]]:
         found = reference()
         if found is None:
             raise ReferenceError("the dataset that these windows belong to is gone; keep a reference to it.")
@@ -139,9 +139,7 @@ class _Opener:
         self.open_stream = open_stream
 
 
-def _cut(
-    columns: tuple[np.ndarray, ...], sample_batch_size: int | None, num_batches: int
-) -> Iterator[tuple[np.ndarray, ...]]:
+def _cut(columns: tuple[Array, ...], sample_batch_size: int | None, num_batches: int) -> Iterator[tuple[Array, ...]]:
     """What crosses together: whole batches `[n, B, ...]`, then what is left; alone `[B, ...]`."""
     if sample_batch_size is None or num_batches == 1:
         yield columns

@@ -14,7 +14,7 @@ is read once and kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -69,7 +69,7 @@ class StreamField(NamedTuple):
     dtype: tf.DType
 
     @property
-    def numpy_dtype(self) -> np.dtype:
+    def numpy_dtype(self) -> np.dtype[Any]:
         """What the arrays hold; strings are bytes in arrays of objects."""
         return np.dtype(self.dtype.as_numpy_dtype)
 
