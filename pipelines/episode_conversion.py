@@ -11,8 +11,9 @@ import tensorflow as tf
 from replayfeed.buffers.nests import Nest
 
 from .episode_source import EpisodeSource, RawEpisode
-from .layouts import convert_steps, example_steps, spec_of_frames, to_steps
+from .layouts import convert_steps, example_columns, example_steps, spec_of_frames, to_steps
 from .load_options import LoadOptions
+from .rlds_compat import tf_agents_trajectory
 from .rlds_fields import spec_fault
 from .rlds_steps import (
     Columns,
@@ -33,6 +34,7 @@ class Converted(NamedTuple):
 
     Attributes:
       steps: the sound episode, with what the options add; None: it is left out.
+      frames: of the steps, leaves `[T, ...]`; None with them.
       fault: what is wrong with it; None: nothing.
       num_steps: in the raw episode.
       is_terminal: it ended, before anything was added.
@@ -40,6 +42,7 @@ class Converted(NamedTuple):
     """
 
     steps: Steps | None
+    frames: Nest | None
     fault: Fault | None
     num_steps: int
     is_terminal: bool = False
@@ -70,7 +73,7 @@ class Conversion:
         metadata = {name: _example_of(source, name) for name in options.episode_fields}
         steps = self._with_additions(example_steps(source.step_spec, options.numpy_reward_dtype), metadata)
         self.sound_step_spec: Mapping[str, Nest] = spec_of_frames(to_steps(steps))
-        self.element_spec: Nest = spec_of_frames(self.frames(steps))
+        self.element_spec: Nest = spec_of_frames(self._frames(steps, example_columns(source.step_spec)))
 
     def by_agent(self, raw: RawEpisode) -> Iterator[tuple[str | None, RawEpisode]]:
         """The episode, or one for each agent whose steps are in it, with the agent's name."""
@@ -97,16 +100,18 @@ class Conversion:
         num_kept = num_steps if fault is None else (fault.num_kept or 0)
         if fault is not None and options.on_bad_episode != "repair":
             num_kept = 0
-        if num_kept < 2:
-            return Converted(None, fault, num_steps)
-        steps = cut_steps(columns, num_kept, options.numpy_reward_dtype)
-        return Converted(
-            self._with_additions(steps, raw.metadata), fault, num_steps, steps.is_terminal, ends_in_zeros(steps)
-        )
+        if num_kept < (2 if options.compat is None else 1):
+            return Converted(None, None, fault, num_steps)
+        plain = cut_steps(columns, num_kept, options.numpy_reward_dtype)
+        steps = self._with_additions(plain, raw.metadata)
+        frames = self._frames(steps, columns)
+        return Converted(steps, frames, fault, num_steps, plain.is_terminal, ends_in_zeros(plain))
 
-    def frames(self, steps: Steps) -> Nest:
-        """The frames of a sound episode, leaves `[T, ...]`."""
+    def _frames(self, steps: Steps, columns: Columns) -> Nest:
         options = self._options
+        if options.compat is not None:
+            kept = len(steps.discount) + 1
+            return tf_agents_trajectory(tf.nest.map_structure(lambda column: column[:kept], dict(columns)))
         policy_info = options.policy_info
         if options.layout == "trajectory" and not callable(policy_info):
             added = self._added_names()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -85,13 +85,20 @@ class EpisodeSource:
     notes: tuple[str, ...] = ()
 
 
-def raw_episodes(dataset: tf.data.Dataset) -> Iterator[RawEpisode]:
+def raw_episodes(
+    dataset: tf.data.Dataset, select: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+) -> Iterator[RawEpisode]:
     """The episodes of a reader's dataset, `{'steps': nest of [N + 1, ...], 'invalid': bool, 'metadata': {...}, ...}`.
 
     Never a Python loop over steps: an element is a whole episode. `'index'` names it, where it
     is there, else the order of reading does; `'tfds_id'` may be there too.
+
+    Args:
+      dataset: of such elements.
+      select: makes them of what the dataset has, eagerly.
     """
-    for number, episode in enumerate(iterate(dataset)):
+    for number, element in enumerate(iterate(dataset)):
+        episode = element if select is None else select(element)
         known = int(episode[INDEX]) if INDEX in episode else -1
         index = known if known >= 0 else number
         yield RawEpisode(

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from replayfeed.buffers import Window
 from replayfeed.buffers.nests import Nest
 
 from .episode_conversion import Conversion
 from .episode_source import EpisodeSource, RawEpisode
+from .episode_windows import windows_dataset
 from .layouts import Layout, to_steps
 from .load_options import LoadOptions
 from .load_report import LoadReport, Tally
@@ -120,8 +122,11 @@ class Episodes:
 
         Args:
           seed: of the order; None for the one that the episodes were loaded with, by default the source's.
+            With a `limit` always that one, which also says which episodes they are.
         """
-        return EpisodePass(self._source, self._options, self._conversion, seed)
+        return EpisodePass(
+            self._source, self._options, self._conversion, None if self._options.limit is not None else seed
+        )
 
     def as_source(self) -> EpisodeSource:
         """The sound episodes as RLDS has them, for writing and for loading in another layout.
@@ -141,6 +146,67 @@ class Episodes:
             read=read,
             num_episodes=self.num_episodes,
             metadata_spec=self._source.metadata_spec,
+        )
+
+    def as_dataset(
+        self,
+        sample_batch_size: int | None = None,
+        num_steps: int | None = None,
+        *,
+        window: Window | None = None,
+        epochs: int | None = None,
+        single_deterministic_pass: bool = False,
+        shuffle_frames: int = 100_000,
+        seed: int | None = None,
+    ) -> tf.data.Dataset:
+        """Training straight from disk: frames or windows, as a buffer's `as_dataset` gives them, with no buffer.
+
+        Shuffled passes, each of which gives every eligible frame or window once. Episodes are
+        shuffled before anything of them is decoded; their windows then come from blocks of about
+        `shuffle_frames` frames, each with its own block or with the next one. That is what is in
+        memory, whatever the size of the data: up to three blocks, and one episode more.
+
+        No window joins two episodes; a final observation (the last frame of layouts
+        `'trajectory'` and `'step'`) starts none. `info` is a `BufferInfo`: `ids` are the episode's
+        `place` times 2**32 plus the frame's place in it, so `ids >> 32` tells the episode; `keys`
+        the id of the drawn frame; `weights` ones; `mask` False on padding; `probabilities` as in a
+        buffer's passes.
+
+        Args:
+          sample_batch_size: `B`; None gives single elements without a batch axis.
+          num_steps: `T`; None gives single frames.
+          window: a `Window`, instead of `num_steps`.
+          epochs: how many passes; None for no end. A batch that the last pass does not fill is shorter.
+          single_deterministic_pass: one pass in the source's order; with `num_steps` windows do not overlap.
+          shuffle_frames: see above; more mixes better.
+          seed: of the order; the same seed gives the same batches. None for one of its own each time.
+
+        Returns:
+          A dataset of `(items, info)`, leaves `[B, T, ...]`.
+
+        Raises:
+          ValueError: a size is below 1, two arguments exclude each other, or `window` ignores boundaries.
+          While reading, ValueError: an episode is bad, and `on_bad_episode` is `'error'`.
+
+        >>> from replayfeed.pipelines.rlds_read import load_rlds
+        >>> steps = {"observation": [0, 1, 2, 3], "is_terminal": [False, False, False, True]}
+        >>> episodes = load_rlds(tf.data.Dataset.from_tensors({"steps": steps}), layout="transition")
+        >>> for items, info in episodes.as_dataset(2, 2, single_deterministic_pass=True):
+        ...     print(items["observation"].numpy().tolist(), info.mask.numpy().tolist())
+        [[0, 1]] [[True, True]]
+        """
+        return windows_dataset(
+            self.start_pass,
+            self.element_spec,
+            sample_batch_size,
+            num_steps,
+            name=self.name,
+            layout=self.layout,
+            window=window,
+            epochs=epochs,
+            single_deterministic_pass=single_deterministic_pass,
+            shuffle_frames=shuffle_frames,
+            seed=seed,
         )
 
     def as_episode_dataset(self) -> tf.data.Dataset:
@@ -223,7 +289,7 @@ class EpisodePass:
 
     def _checked(self, raw: RawEpisode, agent: str | None, index: int) -> Episode | None:
         """The episode, or None when it is dropped; everything about it is decided here."""
-        steps, fault, num_steps, is_terminal, ends_in_zeros = self._conversion.convert(raw)
+        steps, frames, fault, num_steps, is_terminal, ends_in_zeros = self._conversion.convert(raw)
         if fault is not None and self._options.on_bad_episode == "error":
             repair = "" if fault.num_kept is None else f", 'repair' ends it after {fault.num_kept} of its steps"
             raise ValueError(
@@ -238,7 +304,6 @@ class EpisodePass:
         else:
             for reason in unset_flags(raw.columns):
                 self._repaired.add(reason, raw.name)
-        frames = self._conversion.frames(steps)
         num_frames = len(tf.nest.flatten(frames)[0])
         self._frames += num_frames
         self._terminals += is_terminal

@@ -168,22 +168,32 @@ def example_steps(step_spec: Mapping[str, Nest], dtype: np.dtype[Any] | type = n
     ((2, 2), (1,), dtype('float32'))
     """
 
-    def zeros(num_steps: int, nest: Nest) -> Nest:
-        return tf.nest.map_structure(lambda spec: _zeros([num_steps, *spec.shape], spec.dtype), nest)
-
     reward = None
     if REWARD in step_spec:
         shape = step_spec[REWARD].shape.as_list()
         reward = np.zeros([1, *([] if shape == [1] else shape)], dtype)
     core = (OBSERVATION, ACTION, REWARD, DISCOUNT, IS_FIRST, IS_LAST, IS_TERMINAL)
     return Steps(
-        zeros(2, step_spec[OBSERVATION]),
-        zeros(1, step_spec[ACTION]) if ACTION in step_spec else None,
+        _example(2, step_spec[OBSERVATION]),
+        _example(1, step_spec[ACTION]) if ACTION in step_spec else None,
         reward,
         np.ones([1], dtype),
         is_terminal=False,
-        metadata={name: zeros(2, spec) for name, spec in step_spec.items() if name not in core},
+        metadata={name: _example(2, spec) for name, spec in step_spec.items() if name not in core},
     )
+
+
+def example_columns(step_spec: Mapping[str, Nest]) -> dict[str, Nest]:
+    """The columns of a truncated episode of one transition, all zeros.
+
+    >>> example_columns({"is_first": tf.TensorSpec([], tf.bool)})["is_first"].tolist()
+    [True, False]
+    """
+    columns = {name: _example(2, spec) for name, spec in step_spec.items()}
+    for name, flags in ((IS_FIRST, [1, 0]), (IS_LAST, [0, 1])):
+        if name in columns:
+            columns[name] = np.reshape(flags, np.shape(columns[name])).astype(columns[name].dtype)
+    return columns
 
 
 def spec_of_frames(frames: Nest) -> Nest:
@@ -195,6 +205,10 @@ def spec_of_frames(frames: Nest) -> Nest:
     return tf.nest.map_structure(
         lambda leaf: tf.TensorSpec(leaf.shape[1:], tf.string if leaf.dtype == object else leaf.dtype), frames
     )
+
+
+def _example(num_steps: int, nest: Nest) -> Nest:
+    return tf.nest.map_structure(lambda spec: _zeros([num_steps, *spec.shape], spec.dtype), nest)
 
 
 def _zeros(shape: Sequence[int], dtype: tf.DType) -> Array:

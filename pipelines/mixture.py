@@ -27,6 +27,7 @@ def mixture_source(sources: Sequence[EpisodeSource], weights: Sequence[float]) -
       ValueError: there is no source, or not one weight for each that is finite and greater than 0.
       ValueError: steps differ; the message names the fields.
 
+    >>> import tensorflow as tf
     >>> def source(name, *episodes):
     ...     spec = {"observation": tf.TensorSpec([], tf.int64)}
     ...     return EpisodeSource(name, spec, lambda seed: (RawEpisode(str(i), {"observation": np.array(e)})

@@ -49,6 +49,7 @@ def dataset_source(
         if key not in (STEPS, INVALID) and all(_is_plain(leaf) for leaf in tf.nest.flatten(value))
     }
 
+    @tf.autograph.experimental.do_not_convert
     def select(index: tf.Tensor, episode: Mapping[str, Any]) -> dict[str, Any]:
         steps = episode[STEPS]
         return {

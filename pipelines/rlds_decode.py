@@ -46,6 +46,12 @@ class ColumnDecoder:
         traced = tf.function(decoder).get_concrete_function(tf.TensorSpec([], tf.string))
         return tf.TensorSpec(traced.structured_outputs.shape, traced.structured_outputs.dtype)
 
+    def takes_as_it_is(self, leaf: PlannedField, stored: Any) -> bool:
+        """Whether `load` gives a column of this spec, `[N + 1, ...]`, as it is."""
+        if leaf.rules or leaf.path in self._decoders or not isinstance(stored, tf.TensorSpec):
+            return False
+        return bool(stored.dtype == leaf.given.dtype and stored.shape[1:] == leaf.given.shape)
+
     def load(self, leaf: PlannedField, column: Any) -> Any:
         """The loaded column `[N + 1, ...]` of the one in the file."""
         decoder = self._decoders.get(leaf.path)

@@ -72,6 +72,7 @@ def files_source(
     reader = FeatureReader(name, features, fields, decoders, metadata, where=str(folder))
     skip = reader.decoders(tfds)
 
+    @tf.autograph.experimental.do_not_convert
     def parse(index: tf.Tensor, record: tf.Tensor) -> dict[str, Any]:
         return {**reader.select(features.deserialize_example(record, decoders=skip)), INDEX: index}
 

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from replayfeed.buffers.nests import Nest, field_path
 
-from .episode_source import EPISODE_ID, INDEX, METADATA, EpisodeSource, RawEpisode, raw_episodes
+from .episode_source import EPISODE_ID, METADATA, EpisodeSource, RawEpisode, raw_episodes
 from .rlds_decode import ColumnDecoder, decode_value, features_by_place
 from .rlds_fields import Decoders, FieldPlan, Fields, plan_fields
 from .rlds_steps import INVALID, STEPS
@@ -175,6 +175,14 @@ class FeatureReader:
             METADATA: {key: decode_value(self._features[key], episode[key]) for key in self._own},
         }
 
+    def takes_as_it_is(self, stored: Any) -> bool:
+        """Whether the columns of a dataset of episodes, of this spec, need nothing done to them."""
+        own_stored = tf.nest.flatten([stored[key] for key in self._own])
+        own = tf.nest.flatten([self._features[key].get_tensor_spec() for key in self._own])
+        if [spec.dtype for spec in own_stored] != [spec.dtype for spec in own]:
+            return False
+        return all(tf.nest.flatten(self._plan.select(stored[STEPS], self._decoder.takes_as_it_is)))
+
     def source(self, read: Callable[[int | None], Iterator[RawEpisode]], num_episodes: int | None) -> EpisodeSource:
         """The source that reads so."""
         return EpisodeSource(
@@ -193,10 +201,7 @@ def _tfrecord_reader(
 ) -> tuple[Callable[[int | None], Iterator[RawEpisode]], int | None]:
     infos = [builder.info.splits[name] for name in _split_names(builder, split)]
     bytes_an_episode = sum(info.num_bytes for info in infos) // max(1, sum(info.num_examples for info in infos))
-    names, starts = _file_starts(infos)
-    first_of_file = tf.lookup.StaticHashTable(
-        tf.lookup.KeyValueTensorInitializer(names, starts, tf.string, tf.int64), tf.constant(-1, tf.int64)
-    )
+    first_of_file = _file_starts(infos)
     num_decoded = 1 if bytes_an_episode > _LONG_EPISODE_BYTES else _PARALLEL_EPISODES
 
     def stored(seed: int | None) -> tf.data.Dataset:
@@ -214,11 +219,13 @@ def _tfrecord_reader(
                 split=split, decoders=reader.decoders(tfds), shuffle_files=seed is not None, read_config=config
             )
 
+    @tf.autograph.experimental.do_not_convert
     def select(episode: Mapping[str, Any]) -> dict[str, Any]:
-        place = tf.strings.split(episode[EPISODE_ID], "__")
-        first = first_of_file.lookup(place[0])
-        index = tf.where(first < 0, first, first + tf.strings.to_number(place[1], tf.int64))
-        return {**reader.select(episode), EPISODE_ID: episode[EPISODE_ID], INDEX: index}
+        return {**reader.select(episode), EPISODE_ID: episode[EPISODE_ID]}
+
+    def place_of(episode_id: str) -> int:
+        file, _, number = episode_id.rpartition("__")
+        return first_of_file[file] + int(number) if file in first_of_file else -1
 
     def read(seed: int | None) -> Iterator[RawEpisode]:
         dataset = stored(seed)
@@ -227,8 +234,11 @@ def _tfrecord_reader(
             dataset = dataset.shuffle(
                 max(2, min(shuffled, _MAX_SHUFFLED_EPISODES)), seed, reshuffle_each_iteration=False
             )
+        if reader.takes_as_it_is(dataset.element_spec):
+            # No graph of our own: a call of one costs as much as reading a short episode.
+            return (_placed(raw, place_of) for raw in raw_episodes(dataset.prefetch(num_decoded), select))
         dataset = dataset.map(select, num_parallel_calls=num_decoded, deterministic=True)
-        return raw_episodes(dataset.prefetch(num_decoded))
+        return (_placed(raw, place_of) for raw in raw_episodes(dataset.prefetch(num_decoded)))
 
     # Asks for the split, so that an unknown one is told here.
     num_episodes = int(stored(None).cardinality())
@@ -302,15 +312,19 @@ def _split_names(builder: Any, split: str) -> list[str]:
     return [name for name in builder.info.splits if name in words] or list(builder.info.splits)
 
 
-def _file_starts(infos: Sequence[Any]) -> tuple[list[str], list[int]]:
-    """The names of the files, and the place of each one's first episode."""
-    names, starts, start = [], [], 0
+def _file_starts(infos: Sequence[Any]) -> dict[str, int]:
+    """The place of each file's first episode, by the file's name."""
+    starts, start = {}, 0
     for info in infos:
         for name, length in zip(sorted(info.filenames), info.shard_lengths, strict=True):
-            names.append(name)
-            starts.append(start)
+            starts[name] = start
             start += length
-    return names, starts
+    return starts
+
+
+def _placed(raw: RawEpisode, place_of: Callable[[str], int]) -> RawEpisode:
+    place = place_of(raw.id)
+    return raw if place < 0 else raw._replace(name=str(place), place=place)
 
 
 def _as_array(value: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, Union
 
 import tensorflow as tf
 
+from .array_files import array_source_of
 from .episode_source import EpisodeSource, RawEpisode
 from .mixture import mixture_source
 from .rlds_dataset import dataset_source
@@ -122,10 +123,6 @@ def _with_fields(source: EpisodeSource, fields: Fields, metadata: Sequence[str] 
 
 def _to_numpy(leaf: Any) -> Any:
     return leaf.numpy() if isinstance(leaf, tf.Tensor) else leaf
-
-
-def array_source_of(path: str) -> EpisodeSource | None:
-    return None
 
 
 def _pairs(source: Any) -> list[tuple[Any, float]]:

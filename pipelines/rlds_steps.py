@@ -203,7 +203,7 @@ def cut_steps(columns: Columns, num_steps: int, dtype: np.dtype[Any] | type = np
 
     Args:
       columns: arrays `[N + 1, ...]` that `find_fault` finds sound up to `num_steps`.
-      num_steps: 2 or more; the episode is terminal when the last of them is.
+      num_steps: 1 or more; the episode is terminal when the last of them is.
       dtype: of rewards and discounts.
 
     >>> steps = cut_steps(
@@ -223,7 +223,7 @@ def cut_steps(columns: Columns, num_steps: int, dtype: np.dtype[Any] | type = np
         discount = _drop_unit_axis(columns[DISCOUNT])[:last].astype(dtype)
     else:
         discount = np.ones([last], dtype)
-    if is_terminal:
+    if is_terminal and last:
         discount[-1] = 0.0
     observation = tf.nest.map_structure(lambda leaf: leaf[:num_steps], columns[OBSERVATION])
     metadata = {
