@@ -142,6 +142,7 @@ def _of_ring(buffer: RingReplayBuffer, rng: np.random.Generator | None) -> Itera
             held = ring.is_held(ids)
             leaves = buffer._storage.gather(ring.rows(ids))
         arrays = [tensor.numpy() for tensor in buffer._storage.to_tensors(leaves)]
+        del leaves
         stops = np.cumsum(runs.lengths[chosen])
         for run, stop in zip(chosen.tolist(), stops.tolist(), strict=True):
             start = stop - int(runs.lengths[run])
@@ -150,8 +151,11 @@ def _of_ring(buffer: RingReplayBuffer, rng: np.random.Generator | None) -> Itera
             num_lost += lost
             if start + lost < stop:
                 rows = slice(start + lost, stop)
-                items = buffer._spec.pack([array[rows] for array in arrays])
-                yield HeldEpisode(items, ids[rows], bool(runs.begins[run]) and not lost, bool(runs.ends[run]))
+                begins = bool(runs.begins[run]) and not lost
+                yield HeldEpisode(
+                    buffer._spec.pack([array[rows] for array in arrays]), ids[rows], begins, bool(runs.ends[run])
+                )
+        del arrays  # before the next ones are read
     _tell_lost(buffer._usage, num_lost)
 
 
@@ -175,9 +179,11 @@ def _of_episodes(buffer: EpisodicReplayBuffer, rng: np.random.Generator | None) 
                 continue
             leaves = buffer._storage.gather(table.rows_of(episode)[:length])
             metadata = dict(table.metadata(episode))
-        items = buffer._spec.pack([tensor.numpy() for tensor in buffer._storage.to_tensors(leaves)])
+        arrays = [tensor.numpy() for tensor in buffer._storage.to_tensors(leaves)]
+        del leaves
         ids = frame_id(episode) + np.arange(length)
-        yield HeldEpisode(items, ids, True, bool(states[index] & FINISHED), metadata=metadata)
+        yield HeldEpisode(buffer._spec.pack(arrays), ids, True, bool(states[index] & FINISHED), metadata=metadata)
+        del arrays  # before the next ones are read
     _tell_lost(buffer._usage, num_lost)
 
 
@@ -197,8 +203,8 @@ def _of_reservoir(buffer: ReservoirReplayBuffer, rng: np.random.Generator | None
             leaves = buffer._storage.gather(rows[held])
         num_lost += int(np.count_nonzero(~held))
         if held.any():
-            items = buffer._spec.pack([tensor.numpy() for tensor in buffer._storage.to_tensors(leaves)])
-            yield HeldEpisode(items, ids[held], False, False, in_order=False)
+            arrays = [tensor.numpy() for tensor in buffer._storage.to_tensors(leaves)]
+            yield HeldEpisode(buffer._spec.pack(arrays), ids[held], False, False, in_order=False)
     _tell_lost(buffer._usage, num_lost)
 
 
@@ -220,8 +226,8 @@ def _of_table(buffer: ServedBuffer, rng: np.random.Generator | None) -> Iterator
     order = np.arange(len(starts))
     for index in (order if rng is None else rng.permutation(order)).tolist():
         rows = slice(int(starts[index]), int(stops[index]))
-        leaves = layout.unpack_numpy([column[rows] for column in frames.columns])
-        yield HeldEpisode(buffer._spec.pack(leaves), frames.ids[rows], bool(begins[index]), bool(ends[index]))
+        items = buffer._spec.pack(layout.unpack_numpy([column[rows] for column in frames.columns]))
+        yield HeldEpisode(items, frames.ids[rows], bool(begins[index]), bool(ends[index]))
 
 
 def _num_inserted(buffer: ServedBuffer) -> int:

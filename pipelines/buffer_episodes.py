@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -104,21 +105,25 @@ def buffer_source(
         metadata_spec[AGENT_ID] = tf.TensorSpec([], tf.string)
 
     def read(seed: int | None) -> Iterator[RawEpisode]:
-        number = 0
-        for part in parts:
-            if not set(part.specs) & set(chosen):
-                continue
-            for held in held_episodes(part.buffer, seed):
-                own = _kept_metadata(held, kept)
-                for one, life in part.lives(held):
-                    for episode in _found_in(life, steps[one]) if one in chosen else ():
-                        metadata = {**own, PARTIAL: np.bool_(episode.partial or own.get(PARTIAL, False))}
-                        if one:
-                            metadata[AGENT_ID] = one.encode()
-                        frame = int(life.ids[episode.first_frame])
-                        episode_id = f"{one}:{frame}" if one else str(frame)
-                        yield RawEpisode(str(number), episode.columns, metadata=metadata, id=episode_id)
-                        number += 1
+        numbers = itertools.count()
+
+        def raw_episodes(part: _Part, held: HeldEpisode) -> Iterator[RawEpisode]:
+            own = _kept_metadata(held, kept)
+            for one, life in part.lives(held):
+                for episode in _found_in(life, steps[one]) if one in chosen else ():
+                    metadata = {**own, PARTIAL: np.bool_(episode.partial or own.get(PARTIAL, False))}
+                    if one:
+                        metadata[AGENT_ID] = one.encode()
+                    frame = int(life.ids[episode.first_frame])
+                    episode_id = f"{one}:{frame}" if one else str(frame)
+                    yield RawEpisode(str(next(numbers)), episode.columns, metadata=metadata, id=episode_id)
+
+        # Without a variable that would keep an episode while the next one is read.
+        return itertools.chain.from_iterable(
+            itertools.chain.from_iterable(map(functools.partial(raw_episodes, part), held_episodes(part.buffer, seed)))
+            for part in parts
+            if set(part.specs) & set(chosen)
+        )
 
     return EpisodeSource(name or _name_of(buffer), step_spec, read, metadata_spec=metadata_spec)
 
