@@ -57,7 +57,8 @@ def serialize_episode(fmt: EpisodeFormat, episode: RawEpisode) -> bytes:
       ValueError: the episode takes 2 GiB or more, which no reader takes.
 
     >>> from replayfeed.pipelines.rlds_write_format import episode_format
-    >>> fmt = episode_format("mine", {"reward": tf.TensorSpec([], tf.float32), "is_terminal": tf.TensorSpec([], tf.bool)})
+    >>> spec = {"reward": tf.TensorSpec([], tf.float32), "is_terminal": tf.TensorSpec([], tf.bool)}
+    >>> fmt = episode_format("mine", spec)
     >>> steps = {"reward": np.array([0.5, 0.0], np.float32), "is_terminal": np.array([False, True])}
     >>> example = tf.train.Example.FromString(serialize_episode(fmt, RawEpisode("0", steps)))
     >>> list(example.features.feature["steps/reward"].float_list.value)
@@ -219,7 +220,7 @@ def _list(field: FieldFormat, values: Array) -> _List:
     if field.dtype == "string":
         return _bytes_list(_strings(field, values))
     if field.dtype == "float32":
-        content = memoryview(np.ascontiguousarray(values, "<f4")).cast("B")
+        content = memoryview(np.ascontiguousarray(values, "<f4").reshape(-1).view(np.uint8))
         return _packed(_FLOATS, len(content), [content])
     return _int_list(values)
 
@@ -302,7 +303,7 @@ def _raw_list(values: Array) -> _List:
             framed = np.empty([len(part), width], np.uint8)
             framed[:, : len(header)] = header
             framed[:, len(header) :] = part
-            yield memoryview(framed).cast("B")
+            yield memoryview(framed.reshape(-1))
 
     return _BYTES, num_values * width, content()
 

@@ -18,7 +18,8 @@ def to_tfds_features(fmt: EpisodeFormat) -> Any:
       ImportError: TensorFlow Datasets is missing or broken.
 
     >>> from replayfeed.pipelines.rlds_write_format import episode_format
-    >>> fmt = episode_format("mine", {"reward": tf.TensorSpec([], tf.float64), "is_terminal": tf.TensorSpec([], tf.bool)})
+    >>> spec = {"reward": tf.TensorSpec([], tf.float64), "is_terminal": tf.TensorSpec([], tf.bool)}
+    >>> fmt = episode_format("mine", spec)
     >>> to_tfds_features(fmt)["steps"]["reward"]
     Tensor(shape=(), dtype=float64, encoding=bytes)
     """

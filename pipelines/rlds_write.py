@@ -313,7 +313,7 @@ def _check_arguments(name: str, splits: list[str], file_format: str, shards: int
     for split in splits:
         if not _SPLIT.fullmatch(split) or split == "all":
             raise ValueError(
-                f"split must be letters, digits and underscores, and not 'all', which TFDS has for itself; got {split!r}."
+                f"split must be letters, digits and underscores, and not 'all', which is TFDS's own; got {split!r}."
             )
     if file_format not in get_args(FileFormat):
         raise ValueError(f"file_format must be 'tfrecord' or 'array_record', got {file_format!r}.")

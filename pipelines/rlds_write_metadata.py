@@ -88,8 +88,8 @@ def _specs_and_values(
         if isinstance(value, list) and not value:
             if not isinstance(spec, tf.TensorSpec):
                 raise TypeError(
-                    f"episode_metadata {field_path(place)!r} is an empty list, so its type is unknown; give an array of "
-                    "that type, np.array([], object) for strings."
+                    f"episode_metadata {field_path(place)!r} is an empty list, so its type is unknown; give an array "
+                    "of that type, np.array([], object) for strings."
                 )
             value = np.zeros([0, *spec.shape[1:]], spec.dtype.as_numpy_dtype)
         array = _to_array(value, place)
