@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .rlds_folder import _import_tfds
+from .rlds_folder import import_tfds
 from .rlds_steps import STEPS
 from .rlds_write_format import EpisodeFormat, FieldFormat
 
@@ -23,7 +23,7 @@ def to_tfds_features(fmt: EpisodeFormat) -> Any:
     >>> to_tfds_features(fmt)["steps"]["reward"]
     Tensor(shape=(), dtype=float64, encoding=bytes)
     """
-    tfds = _import_tfds()
+    tfds = import_tfds()
     steps = _nest(tfds, [(field.path[1:], field) for field in fmt.steps])
     episode = _nest(tfds, [(field.path, field) for field in fmt.metadata])
     return tfds.features.FeaturesDict({**episode, STEPS: tfds.features.Dataset(steps)})

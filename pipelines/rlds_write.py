@@ -20,11 +20,13 @@ from tqdm import tqdm
 
 from replayfeed.buffers import ReplayBuffer
 
+from .buffer_episodes import buffer_source
 from .episode_source import EpisodeSource, RawEpisode
 from .episodes import Episodes
 from .rlds_examples import episode_flags, serialize_columns
 from .rlds_features import to_tfds_features
-from .rlds_folder import _import_tfds
+from .rlds_folder import import_tfds
+from .rlds_open import open_source
 from .rlds_steps import IS_FIRST, IS_LAST, IS_TERMINAL
 from .rlds_write_folder import NewFolder
 from .rlds_write_format import EncodeImages, EpisodeFormat, FieldFormat, episode_format
@@ -119,7 +121,7 @@ def write_rlds(
     """
     sources = _splits(source, split)
     _check_arguments(name, list(sources), file_format, shards, version)
-    tfds = _import_tfds()
+    tfds = import_tfds()
     started = time.perf_counter()
     folder = NewFolder(os.fspath(path), overwrite=overwrite)
     try:
@@ -294,12 +296,8 @@ def _episode_source(source: Writable) -> EpisodeSource:
     if isinstance(source, Episodes):
         return source.as_source()
     if isinstance(source, ReplayBuffer):
-        from .buffer_episodes import buffer_source
-
         return buffer_source(source)
     if isinstance(source, tf.data.Dataset | str | os.PathLike):
-        from .rlds_open import open_source
-
         return open_source(source, fields="all")
     raise TypeError(
         "source must be Episodes, a ReplayBuffer, an EpisodeSource, a tf.data.Dataset of episodes, or the name or "

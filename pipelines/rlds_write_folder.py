@@ -15,9 +15,8 @@ import os
 import shutil
 import uuid
 
+from .rlds_folder import INFO_FILE
 from .rlds_write_shards import sync
-
-_INFO_FILE = "dataset_info.json"
 
 # Of renameat2: https://man7.org/linux/man-pages/man2/rename.2.html.
 _AT_FDCWD = -100
@@ -113,7 +112,7 @@ class NewFolder:
 
 
 def _is_dataset(path: str) -> bool:
-    return os.path.isfile(os.path.join(path, _INFO_FILE))
+    return os.path.isfile(os.path.join(path, INFO_FILE))
 
 
 def _remove_left_behind(parent: str, name: str) -> None:

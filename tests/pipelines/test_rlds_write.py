@@ -431,7 +431,8 @@ from replayfeed.pipelines.rlds_write import write_rlds
 
 def read(seed):
     for index in range(3):
-        yield RawEpisode(str(index), {"observation": np.zeros([1000], np.float32), "is_terminal": np.zeros([1000], bool)})
+        observation, is_terminal = np.zeros([1000], np.float32), np.zeros([1000], bool)
+        yield RawEpisode(str(index), {"observation": observation, "is_terminal": is_terminal})
     os.kill(os.getpid(), signal.SIGKILL)
 
 spec = {"observation": tf.TensorSpec([], tf.float32), "is_terminal": tf.TensorSpec([], tf.bool)}
