@@ -137,7 +137,9 @@ class _StreamRoute:
             priorities = check_priorities(self._priorities(episode), None, (episode.num_frames,))[np.newaxis]
         ends = None if self._told_by_frames else _ends(episode.num_frames)
         frames = tf.nest.map_structure(lambda leaf: leaf[np.newaxis], episode.frames)
-        self._add(frames, ends, priorities, index)
+        ids = self._add(frames, ends, priorities, index)
+        if episode.metadata and isinstance(self._buffer, EpisodicReplayBuffer):
+            self._buffer.set_metadata(int(self._buffer.episode_ids(ids[0, -1:])[0]), episode.metadata)
         self._num_frames[index] += episode.num_frames
         self._num_episodes += 1
 
@@ -173,9 +175,10 @@ class _StreamRoute:
                 "it, or build it with batch_size=1."
             ) from error
 
-    def _add(self, frames: Nest, ends: Array | None, priorities: Array | None, index: int) -> None:
+    def _add(self, frames: Nest, ends: Array | None, priorities: Array | None, index: int) -> Array:
         streams = None if self._buffer.batch_size == 1 else self._streams[index : index + 1]
-        self._buffer.add_sequence(frames, end_of_episode=ends, priorities=priorities, streams=streams)
+        ids: Array = self._buffer.add_sequence(frames, end_of_episode=ends, priorities=priorities, streams=streams)
+        return ids
 
 
 class _AgentRoute:

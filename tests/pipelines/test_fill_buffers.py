@@ -16,7 +16,7 @@ from replayfeed.buffers import (
     Window,
 )
 from replayfeed.pipelines.episode_source import EpisodeSource, RawEpisode
-from replayfeed.pipelines.episodes import Episode, Episodes
+from replayfeed.pipelines.episodes import Episode
 from replayfeed.pipelines.fill import fill
 from replayfeed.pipelines.rlds_read import load_rlds
 
@@ -42,46 +42,30 @@ def _episodes(*lengths, layout="transition"):
     return load_rlds(_dataset(*lengths), layout=layout)
 
 
-class _OfAgents(Episodes):
-    """Episodes that name an agent, and share ids, as a loader gives them that was told which field does."""
-
-    def __init__(self, episodes, agents, ids):
-        self._given = episodes
-        self._agents, self._ids = agents, ids
-
-    def __getattr__(self, name):
-        return getattr(self._given, name)
-
-    name = property(lambda self: self._given.name)
-    layout = property(lambda self: self._given.layout)
-    element_spec = property(lambda self: self._given.element_spec)
-    num_episodes = property(lambda self: self._given.num_episodes)
-
-    def start_pass(self, seed=None):
-        return _PassOfAgents(self._given.start_pass(seed), self._agents, self._ids)
+_STEP_SPEC = {
+    "observation": tf.TensorSpec([], tf.int64),
+    "action": tf.TensorSpec([], tf.int64),
+    "is_terminal": tf.TensorSpec([], tf.bool),
+}
 
 
-class _PassOfAgents:
-    def __init__(self, run, agents, ids):
-        self._run, self._named = run, iter(zip(agents, ids, strict=True))
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        episode = next(self._run)
-        agent, name = next(self._named)
-        return episode._replace(agent=agent, id=name)
-
-    def report(self):
-        return self._run.report()
-
-
-def _of_agents(*lengths_and_agents, layout="transition"):
-    """Episodes from `(length, agent)` or `(length, agent, id)`."""
-    lengths = [given[0] for given in lengths_and_agents]
-    ids = [given[2] if len(given) > 2 else str(index) for index, given in enumerate(lengths_and_agents)]
-    return _OfAgents(_episodes(*lengths, layout=layout), [given[1] for given in lengths_and_agents], ids)
+def _of_agents(*lengths_and_agents, layout="transition", actions=None, agent_field="who"):
+    """Episodes from `(length, agent)` or `(length, agent, id)`, of which `metadata['who']` tells the agent."""
+    raw, start = [], 0
+    for index, (length, agent, *name) in enumerate(lengths_and_agents):
+        steps = np.arange(start, start + length + 1)
+        columns = {
+            "observation": steps,
+            "action": steps * 0 if actions is None else np.array(actions[index]),
+            "is_terminal": steps == start + length,
+        }
+        identity = name[0] if name else str(index)
+        raw.append(RawEpisode(str(index), columns, metadata={"who": agent.encode()}, id=identity))
+        start += length + 1
+    source = EpisodeSource(
+        "mine", _STEP_SPEC, lambda seed: iter(raw), metadata_spec={"who": tf.TensorSpec([], tf.string)}
+    )
+    return load_rlds(source, layout=layout, agent_field=agent_field)
 
 
 def _rows(buffer, name="observation"):
@@ -185,6 +169,16 @@ def test_a_reservoir_says_that_it_keeps_a_sample():
     assert report.notes[-1] == "the reservoir holds 5 frames: each that it was offered with the same chance"
 
 
+def test_an_episodic_buffer_keeps_what_the_episodes_say_of_themselves():
+    episodes = _of_agents((2, "wolf"), (1, "sheep"))
+    buffer = EpisodicReplayBuffer(episodes.element_spec, capacity=3, batch_size=2)
+    fill(buffer, episodes, progress=False)
+    assert [dict(episode.metadata) for episode in buffer.episodes()] == [{"who": b"wolf"}, {"who": b"sheep"}]
+    items, info = buffer.sample(20, num_steps=1)
+    told = [metadata["who"] for metadata in buffer.metadata(info.keys)]
+    assert told == [b"wolf" if number < 2 else b"sheep" for number in items["observation"].numpy()[:, 0]]
+
+
 def test_an_episodic_buffer_says_how_many_episodes_it_let_go():
     episodes = _episodes(1, 2, 3, 1)
     buffer = EpisodicReplayBuffer(episodes.element_spec, capacity=3)
@@ -261,22 +255,7 @@ def test_lockstep_puts_episodes_of_one_id_side_by_side(layout):
 
 
 def test_a_joint_episode_that_does_not_fit_leaves_nothing():
-    actions = {"wolf": np.array([1, 2, 3, 0]), "sheep": np.array([1, 0])}
-    raw = [
-        RawEpisode(
-            agent,
-            {
-                "observation": np.arange(len(given)),
-                "action": np.where(given == 3, 2**40, given),
-                "is_terminal": np.zeros(len(given), bool),
-            },
-        )
-        for agent, given in actions.items()
-    ]
-    spec = {"observation": tf.TensorSpec([], tf.int64), "action": tf.TensorSpec([], tf.int64),
-            "is_terminal": tf.TensorSpec([], tf.bool)}  # fmt: skip
-    source = Episodes(EpisodeSource("mine", spec, lambda seed: iter(raw)), "transition")
-    episodes = _OfAgents(source, ("wolf", "sheep"), ("x", "x"))
+    episodes = _of_agents((3, "wolf", "x"), (1, "sheep", "x"), actions=([1, 2, 2**40, 0], [1, 0]))
     stored = {**episodes.element_spec, "action": tf.TensorSpec([], tf.int32)}
     for cast, message in (
         (False, "agent 'wolf': field 'action': expected .* build the buffer with cast=True"),
@@ -291,14 +270,32 @@ def test_a_joint_episode_that_does_not_fit_leaves_nothing():
         assert len(buffer) == 0
 
 
+def test_steps_that_name_their_agents_become_an_episode_of_each():
+    columns = {
+        "observation": np.array([0, 10, 1, 11, 2, 12]),
+        "action": np.zeros(6, np.int64),
+        "is_terminal": np.array([False, False, False, False, True, True]),
+        "who": np.array([7, 8] * 3),
+    }
+    spec = {**_STEP_SPEC, "who": tf.TensorSpec([], tf.int64)}
+    source = EpisodeSource("mine", spec, lambda seed: iter([RawEpisode("0", columns)]))
+    episodes = load_rlds(source, layout="transition", agent_field="who")
+    specs = dict.fromkeys(("7", "8"), episodes.element_spec)
+    buffer = MultiAgentReplayBuffer(specs, lambda agent: agent, BufferConfig("uniform", 100), mode="lockstep")
+    fill(buffer, episodes, progress=False)
+    moments = buffer.as_dataset(single_deterministic_pass=True)
+    observations = [[int(items[agent]["observation"]) for agent in ("7", "8")] for items, _ in moments]
+    assert observations == [[0, 10], [1, 11]]
+
+
 def test_agents_that_cannot_be_told_are_refused():
-    specs = dict.fromkeys(("a", "b"), _episodes(1).element_spec)
+    specs = dict.fromkeys(("a", "b"), _of_agents((1, "a")).element_spec)
 
     def buffer(**arguments):
         return MultiAgentReplayBuffer(specs, lambda agent: agent, BufferConfig("uniform", 100), **arguments)
 
     with pytest.raises(ValueError, match=r"episode 0: it does not tell whose it is.*agent_field="):
-        fill(buffer(), _episodes(2), progress=False)
+        fill(buffer(), _of_agents((2, "a"), agent_field=None), progress=False)
     with pytest.raises(ValueError, match="episode 0: it is of agent 'c'; the buffer's agents are a, b"):
         fill(buffer(), _of_agents((2, "c")), progress=False)
     with pytest.raises(ValueError, match="agent 'a' comes twice in the episode of this id"):
