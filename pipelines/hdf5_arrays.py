@@ -37,7 +37,7 @@ from .rlds_steps import ACTION, DISCOUNT, FLAGS, OBSERVATION, REWARD, check_step
 _logger = logging.getLogger(__name__)
 
 # Of each dataset. HDF5's 1 MiB would decompress the chunks of a wide array once for every few rows.
-_CHUNK_CACHE_BYTES = 64 << 20
+_CHUNK_CACHE_BYTES = 16 << 20
 
 _NEXT_OBSERVATION, _TERMINAL, _TIMEOUT = "next_observation", "terminal", "timeout"
 
@@ -74,7 +74,8 @@ def hdf5_source(
     `dones` count as terminal; those before the last row are a fault that `on_bad_episode`
     decides on. Other numeric arrays of a group are step metadata, its attributes episode metadata.
 
-    Rows are read in blocks of 8 MiB in the file's order, an episode at a time with a seed.
+    Rows are read in blocks of 8 MiB in the file's order, an episode at a time with a seed; chunks
+    that are compressed are then decompressed for each episode in them.
 
     Args:
       path: the file.
@@ -155,6 +156,11 @@ def _grouped_source(path: str, name: str, groups: list[str], others: list[str]) 
             notes += (f"groups without observations are left out: {', '.join(others)}",)
         if _part(first, _TERMINAL) is None:
             notes += (f"there are no {', '.join(_PARTS[_TERMINAL])}: no episode counts as terminal",)
+        if _lacks_final(first):
+            notes += (
+                "the groups hold an observation for each action and no next_obs: zeros stand for the one after a terminal "
+                "action; the last transition of a truncated episode cannot be recovered",
+            )
     check_step_spec(name, step_spec)
 
     def read(seed: int | None) -> Iterator[RawEpisode]:
@@ -217,6 +223,15 @@ def _read_group(where: str, group: Any, extras: list[_Path]) -> dict[str, Nest]:
     # Some are kept for the final observation too.
     fitted = {path: extend(leaf) if has_final and len(leaf) == num_rows else leaf for path, leaf in more.items()}
     return {**columns, **nest_of_paths(fitted)}
+
+
+def _lacks_final(group: Any) -> bool:
+    action = _part(group, ACTION)
+    if _part(group, _NEXT_OBSERVATION) is not None or action is None:
+        return False
+    (_, of_observation), *_ = paths_of({OBSERVATION: group[_part(group, OBSERVATION)]})
+    (_, of_action), *_ = paths_of({ACTION: group[action]})
+    return len(of_observation) == len(of_action)
 
 
 def _with_final(where: str, observation: Nest, following: Nest) -> Nest:

@@ -245,13 +245,14 @@ def _hdf5_storage(folder: pathlib.Path, observation_space: _Space, action_space:
 
             def read(episode_id: int) -> _Episode:
                 group = episodes[f"episode_{episode_id}"]
-                flags = (group[part][:].reshape(-1) for part in ("terminations", "truncations"))
+                terminations, truncations = (group[part][:].reshape(-1) for part in ("terminations", "truncations"))
                 infos = group[INFOS] if INFOS in group else {}
                 return _Episode(
                     _hdf5_nest(group["observations"], observation_space),
                     _hdf5_nest(group["actions"], action_space),
                     group["rewards"][:],
-                    *flags,
+                    terminations,
+                    truncations,
                     {path: leaf[()] for path, leaf in paths_of(infos)},
                 )
 

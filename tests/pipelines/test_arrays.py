@@ -321,6 +321,18 @@ def test_rows_are_read_in_blocks_and_never_all_at_once():
         ({"is_first": np.zeros(4)}, "'is_first' is RLDS's name of a field"),
         ({"next_observations": np.zeros([4, 2])}, r"for 'observation' expected float32 \(4,\), got float64 \(4, 2\)"),
         ({"next_observations/image": np.zeros([4])}, "for 'observation' expected float32 .*, got nothing"),
+        (
+            {"next_observations": {"image": np.zeros(4)}, "observations": {}, "observations/pose": np.zeros(4)},
+            "for 'observation/pose' expected float64 .*, got nothing",
+        ),
+        (
+            {
+                "observations/pose": np.zeros(4),
+                "observations": {},
+                "next_observations": {"pose": np.zeros(4), "x": np.zeros(4)},
+            },
+            r"'next_observations' hold \['observation/x'\], which 'observations' do not",
+        ),
         ({"terminals": np.zeros([4, 2])}, r"'terminals': expected a bool a row, \[4\], got float64 \(4, 2\)"),
         ({"observations": np.array([{}, {}, {}, {}], object)}, "step field 'observation' is of dtype object"),
     ],

@@ -1,5 +1,7 @@
 """HDF5 files: flat arrays as D4RL keeps them, and a group for each episode as robomimic does."""
 
+import sys
+
 import h5py
 import numpy as np
 import pytest
@@ -149,7 +151,9 @@ def test_the_last_transition_of_a_group_is_kept_where_it_is_known(
     tmp_path, done_at, following, observations, is_terminal
 ):
     demo = _demo(3, done_at=done_at, **(_next(3) if following else {}))
-    (episode,) = hdf5_source(_demos(tmp_path / "lift.hdf5", demo)).read(None)
+    source = hdf5_source(_demos(tmp_path / "lift.hdf5", demo))
+    assert any("cannot be recovered" in note for note in source.notes) is not following
+    (episode,) = source.read(None)
     assert episode.columns["observation"]["pose"].tolist() == observations
     assert episode.columns["is_last"].tolist() == [False] * (len(observations) - 1) + [True]
     assert episode.columns["is_terminal"].tolist() == [False] * (len(observations) - 1) + [is_terminal]
@@ -163,8 +167,19 @@ def test_a_group_with_an_observation_more_than_actions_has_its_final_one(tmp_pat
     assert episode.columns["sensor"].tolist() == [0, 1, 2, 3]
 
 
+def test_what_a_group_cannot_give_is_named(tmp_path):
+    demo = {**_demo(2, **_next(2)), "is_first": np.ones(2, bool), "scale": 3.0}
+    del demo["dones"]
+    source = hdf5_source(_demos(tmp_path / "lift.hdf5", demo))
+    assert source.not_loaded == (
+        "is_first (RLDS's name of a field that has another name here)",
+        "scale (one value and no rows)",
+    )
+    assert source.notes == ("there are no terminals, terminations, dones: no episode counts as terminal",)
+
+
 def test_attributes_of_groups_are_episode_metadata(tmp_path):
-    path = _demos(tmp_path / "lift.hdf5", _demo(2), _demo(3))
+    path = _demos(tmp_path / "lift.hdf5", _demo(2, **_next(2)), _demo(3, **_next(3)))
     with h5py.File(path, "a") as file:
         for index in range(2):
             file[f"data/demo_{index}"].attrs["num_samples"] = index + 2
@@ -317,3 +332,10 @@ def test_with_next_observations_we_keep_what_tfds_builders_lose(tmp_path):
 def test_open_source_takes_an_hdf5_source_with_rules_for_its_fields(tmp_path):
     path = _write(tmp_path / "mine.hdf5", _flat(**{"infos/qpos": np.zeros([6, 2])}))
     assert "infos" not in open_source(hdf5_source(path), fields=["observation", "action"]).step_spec
+
+
+def test_without_h5py_one_sentence_tells_what_to_install(tmp_path, monkeypatch):
+    path = _write(tmp_path / "mine.hdf5", _flat())
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(ImportError, match=r"reading HDF5 files needs h5py: install replayfeed\[arrays\]"):
+        hdf5_source(path)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import gymnasium
 import h5py
@@ -334,3 +335,29 @@ def test_the_recorded_dataset_is_that_which_episode_writer_made_of_it(shared_dat
     for frames, others in zip(loaded, expected, strict=True):
         tf.nest.map_structure(np.testing.assert_array_equal, frames, others)
     assert (loaded.report.terminals, loaded.report.truncations) == (4, 2)
+
+
+@pytest.mark.parametrize(("data_format", "module"), [("hdf5", "h5py"), ("arrow", "pyarrow.dataset")])
+def test_without_its_library_one_sentence_tells_what_to_install(datasets, monkeypatch, data_format, module):
+    dataset_id = f"library/{data_format}-v0"
+    _write(dataset_id, [_episode(0, 2, terminal=True)], data_format, _BOX, _DISCRETE)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=rf"needs {module.split('.')[0]}: install replayfeed\[arrays\]"):
+        minari_source(dataset_id)
+
+
+def test_a_space_of_sequences_is_refused_by_name(datasets):
+    import pyarrow as pa
+    from pyarrow import feather
+
+    dataset_id = "sequences/arrow-v0"
+    _write(dataset_id, [_episode(0, 2, terminal=True)], "arrow", _BOX, _DISCRETE)
+    (file,) = (datasets / dataset_id / "data" / "0").glob("*.arrow")
+    table = pa.ipc.open_file(pa.BufferReader(file.read_bytes())).read_all()
+    place = table.column_names.index("observations")
+    ragged = pa.array([[1.0], [1.0, 2.0], []])
+    feather.write_feather(table.set_column(place, "observations", ragged), file, compression="uncompressed")
+    with pytest.raises(
+        ValueError, match="step field 'observation' is of dtype object; numbers and strings can be read"
+    ):
+        minari_source(dataset_id)

@@ -83,6 +83,7 @@ def test_beside_an_observation_arrays_are_step_metadata_and_single_values_that_o
             "action": np.arange(3),
             "is_terminal": np.zeros(3, bool),
             "log_prob": np.array([-1.0, -2.0, 0.0]),
+            "log_word": np.array(["a", "b", "c"]),
             "seed": np.int64(seed),
             "task": np.array("walk"),
         }
@@ -92,6 +93,7 @@ def test_beside_an_observation_arrays_are_step_metadata_and_single_values_that_o
     first, second = source.read(None)
     assert first.columns["observation"]["sound"].tolist() == [5, 6, 7]
     assert first.columns["log_prob"].tolist() == [-1, -2, 0]
+    assert first.columns["log_word"].tolist() == [b"a", b"b", b"c"]
     assert (first.metadata, second.metadata) == ({"seed": 3, "task": b"walk"}, {"seed": 4, "task": b"walk"})
     assert source.metadata_spec["seed"].dtype == np.int64
 
