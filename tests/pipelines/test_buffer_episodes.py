@@ -1,4 +1,4 @@
-"""What buffers hold as episodes: whole, evicted at the beginning, going on, of several streams and of many agents."""
+"""What buffers hold as episodes: whole, evicted at the beginning, going on, of several streams, on a server."""
 
 import logging
 import threading
@@ -10,11 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replayfeed.buffers import (
-    BufferConfig,
     EpisodicReplayBuffer,
-    MultiAgentReplayBuffer,
     ReservoirReplayBuffer,
-    ReverbAgentTables,
     ReverbReplayBuffer,
     ReverbTableGroup,
     RolloutBuffer,
@@ -223,43 +220,69 @@ def test_streams_that_go_apart_each_have_their_own():
     ]
 
 
+FRAMES = {
+    "transition": {"observation": NUMBER, "next_observation": NUMBER, "is_terminal": FLAG, "is_truncated": FLAG},
+    "trajectory": {"observation": NUMBER, "step_type": tf.TensorSpec([], tf.int32), "discount": FLOAT},
+    "step": STEP,
+}
+
+
+def frame_of(layout, t, num, terminal):
+    """Frame `t` of an episode of `num` steps, without its observation."""
+    if layout == "transition":
+        is_over = t == num - 2
+        return {"is_terminal": is_over and terminal, "is_truncated": is_over and not terminal}
+    if layout == "trajectory":
+        return {
+            "step_type": 0 if t == 0 else 2 if t == num - 1 else 1,
+            "discount": 0.0 if terminal and t == num - 2 else 1.0,
+        }
+    return {"is_first": t == 0, "is_last": t == num - 1, "is_terminal": terminal and t == num - 1}
+
+
+def held_lately(layout, life, max_length):
+    """What a list of `(number, t, num, terminal)` gives of its newest frames, in short as `told` says it."""
+    expected = []
+    kept = life[max(0, len(life) - max_length) :]
+    for number in sorted({each[0] for each in kept}):
+        times = [t for each, t, _, _ in kept if each == number]
+        num, terminal = next(each[2:] for each in kept if each[0] == number)
+        steps = [*times, times[-1] + 1] if layout == "transition" else times
+        begins, ends = steps[0] == 0, steps[-1] == num - 1
+        if layout == "trajectory" and times == [num - 1]:
+            continue  # a boundary frame alone
+        flags = ["is_first"] * begins + ["is_last"] * ends + ["is_terminal"] * (ends and terminal)
+        expected.append(([100 * number + t for t in steps], flags, not (begins and ends)))
+    return expected
+
+
+@pytest.mark.parametrize("layout", FRAMES)
 @settings(max_examples=40)
 @given(
-    st.integers(1, 3).flatmap(
-        lambda streams: st.tuples(
-            st.lists(
-                st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["terminal", "truncated"])), max_size=6),
-                min_size=streams,
-                max_size=streams,
-            ),
-            st.integers(0, 14),
-            st.integers(1, 7),
-        )
-    )
+    st.lists(st.lists(st.tuples(st.integers(2, 5), st.booleans()), max_size=6), min_size=1, max_size=3),
+    st.integers(0, 14),
+    st.integers(1, 7),
 )
-def test_a_ring_gives_what_a_naive_list_holds(case):
-    scripts, num_steps, max_length = case
-    lives = []  # of each stream its frames (episode, t, last, ending)
+def test_a_ring_gives_what_a_naive_list_holds(layout, scripts, num_steps, max_length):
+    lives = []
     for script in scripts:
-        frames = []
-        for episode, (num, ending) in enumerate([*script, (num_steps + 1, "")]):
-            frames += [(episode, t, t == num - 1, ending if t == num - 1 else "") for t in range(num)]
-        lives.append(frames[:num_steps])
-    buffer = TFUniformReplayBuffer(TRANSITION, len(scripts), max_length)
-    for step in range(num_steps):
-        rows = [transitions((100 * life[step][0] + life[step][1], 1, life[step][3])) for life in lives]
-        frame = {name: np.concatenate([row[name][:, 0] for row in rows]) for name in TRANSITION}
-        buffer.add_batch(frame, end_of_episode=ends_of(frame))
-    expected = []
-    for life in lives:
-        kept = life[-max_length:] if max_length < len(life) else life
-        for number in sorted({episode for episode, *_ in kept}):
-            frames = [frame for frame in kept if frame[0] == number]
-            begins, ends = frames[0][1] == 0, frames[-1][3] != ""
-            observations = [100 * number + t for _, t, *_ in frames]
-            flags = ["is_first"] * begins + ["is_last"] * ends + ["is_terminal"] * (frames[-1][3] == "terminal")
-            expected.append(([*observations, observations[-1] + 1], flags, not (begins and ends)))
-    assert found(buffer) == expected
+        life = []
+        for number, (num, terminal) in enumerate([*script, (num_steps + 3, False)]):
+            life += [(number, t, num, terminal) for t in range(num - (layout == "transition"))]
+        lives.append(life[:num_steps])
+    buffer = TFUniformReplayBuffer(FRAMES[layout], len(scripts), max_length)
+    for step_number in range(num_steps):
+        rows = []
+        for life in lives:
+            number, t, num, terminal = life[step_number]
+            row = {"observation": 100 * number + t, **frame_of(layout, t, num, terminal)}
+            rows.append(row | ({"next_observation": 100 * number + t + 1} if layout == "transition" else {}))
+        frame = {
+            name: np.array([row[name] for row in rows], spec.dtype.as_numpy_dtype)
+            for name, spec in FRAMES[layout].items()
+        }
+        buffer.add_batch(frame, end_of_episode=ends_of(frame) if layout == "transition" else None)
+    assert found(buffer) == [each for life in lives for each in held_lately(layout, life, max_length)]
 
 
 def columns_of(number, num, terminal):
@@ -483,7 +506,7 @@ def test_to_steps_makes_steps_of_any_spec():
     ]
 
 
-# Many agents
+# Tables on a server
 
 
 def step(observation, *, first=False, last=False, terminal=False):
@@ -495,101 +518,6 @@ def step(observation, *, first=False, last=False, terminal=False):
     }
 
 
-MAKE_AGENTS = {
-    "independent": lambda policies, specs: MultiAgentReplayBuffer(specs, policies, BufferConfig("uniform", 100)),
-    "lockstep": lambda policies, specs: MultiAgentReplayBuffer(
-        specs, policies, BufferConfig("uniform", 100), mode="lockstep"
-    ),
-    "episodic": lambda policies, specs: MultiAgentReplayBuffer(
-        specs, policies, lambda data_spec, batch_size: EpisodicReplayBuffer(data_spec, 20, batch_size=batch_size)
-    ),
-}
-
-
-def add_lives(buffer):
-    """The wolf lives throughout; the sheep dies at the second moment, and is born again at the fourth."""
-    buffer.add_batch({"wolf": step(0, first=True), "sheep": step(50, first=True)})
-    buffer.add_batch({"wolf": step(1), "sheep": step(51, last=True, terminal=True)})
-    buffer.add_batch({"wolf": step(2)})
-    buffer.add_batch({"wolf": step(3), "sheep": step(60, first=True)})
-    buffer.add_batch({"wolf": step(4, last=True), "sheep": step(61)})
-
-
-LIVES = {
-    "wolf": [([0, 1, 2, 3, 4], WHOLE, False)],
-    "sheep": [([50, 51], [*WHOLE, "is_terminal"], False), ([60, 61], ["is_first"], True)],
-}
-
-
-def lives_by_agent(source):
-    found_lives = {}
-    for episode in source.read(None):
-        found_lives.setdefault(episode.metadata["agent_id"].decode(), []).append(told(episode))
-    return found_lives
-
-
-@pytest.mark.parametrize("mode", MAKE_AGENTS)
-@pytest.mark.parametrize("policies", [{"wolf": "own", "sheep": "other"}, {"wolf": "both", "sheep": "both"}])
-def test_each_life_of_each_agent_is_an_episode(mode, policies):
-    buffer = MAKE_AGENTS[mode](policies, {"wolf": STEP, "sheep": STEP})
-    add_lives(buffer)
-    source = buffer_source(buffer)
-    assert lives_by_agent(source) == LIVES
-    assert source.metadata_spec == {"partial": FLAG, "agent_id": tf.TensorSpec([], tf.string)}
-    assert lives_by_agent(buffer_source(buffer, agent="sheep")) == {"sheep": LIVES["sheep"]}
-
-
-def test_agents_whose_steps_differ_are_written_one_by_one():
-    specs = {"wolf": STEP, "sheep": {**STEP, "observation": FLOAT}}
-    buffer = MAKE_AGENTS["lockstep"]({"wolf": "own", "sheep": "other"}, specs)
-    with pytest.raises(ValueError, match=r"the steps of agents 'wolf' and 'sheep' differ, .*agent='wolf'"):
-        buffer_source(buffer)
-    assert buffer_source(buffer, agent="sheep").step_spec["observation"] == FLOAT
-    with pytest.raises(ValueError, match=r"there is no agent 'cow' in this buffer: 'wolf', 'sheep'\."):
-        buffer_source(buffer, agent="cow")
-
-
-def test_an_agent_of_a_buffer_without_agents_is_refused():
-    with pytest.raises(ValueError, match=r"no agent 'wolf' in this buffer: it is a buffer of one agent\."):
-        buffer_source(TFUniformReplayBuffer(STEP, 1, 5), agent="wolf")
-
-
-def test_frames_of_agents_without_their_names_are_refused():
-    buffer = MAKE_AGENTS["independent"]({"wolf": "own", "sheep": "other"}, {"wolf": STEP, "sheep": STEP})
-    with pytest.raises(TypeError, match="give the MultiAgentReplayBuffer that it belongs to"):
-        buffer_source(buffer.buffer_of("own"))
-
-
-def test_transitions_of_agents_in_lockstep_without_ends_told_by_the_spec():
-    specs = {"wolf": TRANSITION, "sheep": TRANSITION}
-    buffer = MAKE_AGENTS["lockstep"]({"wolf": "own", "sheep": "other"}, specs)
-    frames = transitions((0, 3, "truncated"))
-    buffer.add_sequence({"wolf": frames, "sheep": transitions((50, 2, "terminal"), (60, 1, ""))})
-    assert lives_by_agent(buffer_source(buffer)) == {
-        "wolf": [([0, 1, 2, 3], WHOLE, False)],
-        "sheep": [([50, 51, 52], [*WHOLE, "is_terminal"], False), ([60, 61], ["is_first"], True)],
-    }
-
-
-def test_a_reservoir_of_agents_gives_transitions_of_each():
-    specs = {"wolf": TRANSITION, "sheep": TRANSITION}
-    for mode in ("independent", "lockstep"):
-        buffer = MultiAgentReplayBuffer(
-            specs,
-            lambda agent: "both",
-            lambda data_spec, batch_size: ReservoirReplayBuffer(data_spec, 50, batch_size=batch_size),
-            mode=mode,
-        )
-        buffer.add_sequence({"wolf": transitions((0, 3, "")), "sheep": transitions((50, 3, ""))})
-        assert lives_by_agent(buffer_source(buffer)) == {
-            "wolf": [([0, 1], [], True), ([1, 2], [], True), ([2, 3], [], True)],
-            "sheep": [([50, 51], [], True), ([51, 52], [], True), ([52, 53], [], True)],
-        }
-
-
-# Tables on a server
-
-
 @pytest.fixture(scope="module")
 def served():
     """One server with all tables that the tests below want."""
@@ -599,6 +527,7 @@ def served():
 
     tables = [
         TableConfig("pairs", TRANSITION, 100, sequence_length=2, scannable=True),
+        TableConfig("few", TRANSITION, 4, sequence_length=2, scannable=True),
         TableConfig("short", TRANSITION, 4, scannable=True),
         TableConfig("shared", TRANSITION, 100, scannable=True),
         TableConfig("apart", TRANSITION, 100, stride=2, scannable=True),
@@ -634,6 +563,15 @@ def test_a_table_evicts_the_beginning_of_an_episode(served):
     with served_buffer(served, "short") as buffer:
         add(buffer, (0, 4, "terminal"), (10, 2, ""))
         assert found(buffer) == [([2, 3, 4], ["is_last", "is_terminal"], True), ([10, 11, 12], ["is_first"], True)]
+
+
+def test_a_table_of_windows_evicts_the_beginning_of_an_episode(served):
+    with served_buffer(served, "few", length=2) as buffer:
+        add(buffer, (0, 4, "terminal"), (10, 3, "truncated"))  # the newest 4 of 5 pairs stay
+        assert found(buffer) == [
+            ([1, 2, 3, 4], ["is_last", "is_terminal"], True),
+            ([10, 11, 12, 13], WHOLE, False),
+        ]
 
 
 def test_what_a_table_lacks_in_the_middle_parts_an_episode_and_tells_no_end(served):
@@ -722,21 +660,3 @@ def test_a_group_gives_one_of_its_tables():
             assert found(group[table]) == [([0, 1, 2, 3], [*WHOLE, "is_terminal"], False)]
         with pytest.raises(TypeError, match=r"a ReverbTableGroup cannot be read; .*group\['name'\]"):
             buffer_source(group)
-
-
-def test_tables_of_agents_give_lives():
-    pytest.importorskip("reverb")
-    policies, specs = {"wolf": "own", "sheep": "other"}, {"wolf": STEP, "sheep": STEP}
-    own = {name: TableConfig(name, STEP, 100, sequence_length=2, scannable=True) for name in ("own", "other")}
-    joint = TableConfig("all", STEP, 100, sequence_length=2, scannable=True)
-    tables = ReverbAgentTables.local(specs, policies, independent=own, lockstep=joint, timeout_s=20.0)
-    try:
-        add_lives(tables)
-        for mode in ("independent", "lockstep"):
-            buffer = MultiAgentReplayBuffer(specs, policies, tables, mode=mode)
-            assert lives_by_agent(buffer_source(buffer)) == LIVES
-        assert lives_by_agent(buffer_source(tables["all"])) == LIVES
-        with pytest.raises(TypeError, match=r"a ReverbAgentTables cannot be read"):
-            buffer_source(tables)
-    finally:
-        tables.close()
