@@ -158,8 +158,8 @@ def _grouped_source(path: str, name: str, groups: list[str], others: list[str]) 
             notes += (f"there are no {', '.join(_PARTS[_TERMINAL])}: no episode counts as terminal",)
         if _lacks_final(first):
             notes += (
-                "the groups hold an observation for each action and no next_obs: zeros stand for the one after a terminal "
-                "action; the last transition of a truncated episode cannot be recovered",
+                "the groups hold an observation for each action and no next_obs: zeros follow a terminal action, and "
+                "the last transition of a truncated episode cannot be recovered",
             )
     check_step_spec(name, step_spec)
 

@@ -299,6 +299,17 @@ def test_paths_are_told_apart_by_what_they_hold(tmp_path):
         array_source_of(tmp_path / "none.hdf5")
 
 
+def test_load_rlds_takes_the_path_of_each_kind(tmp_path):
+    _write(tmp_path / "mine.hdf5", _flat())
+    np.savez(tmp_path / "mine.npz", **_flat())
+    for path in (tmp_path / "mine.hdf5", str(tmp_path / "mine.npz")):
+        episodes = load_rlds(path, layout="transition")
+        assert [frames["action"].tolist() for frames in episodes] == [[10, 11, 12], [13, 14]]
+        assert [frames["discount"].tolist() for frames in episodes] == [[1, 1, 0], [1, 1]]
+    with pytest.raises(ValueError, match="split='test' is for names and folders"):
+        load_rlds(tmp_path / "mine.hdf5", "test", layout="transition")
+
+
 def test_the_recorded_hopper_gives_the_transitions_that_tfds_made_of_it(shared_data):
     ours = load_rlds(hdf5_source(shared_data / "sources" / "hopper.hdf5"), layout="transition")
     theirs = load_rlds(shared_data / "d4rl_hopper", layout="transition")
