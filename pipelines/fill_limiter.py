@@ -40,7 +40,7 @@ def num_items(window: Window | None, num_frames: int, *, ends_in_observation: bo
 
     >>> num_items(Window(2), 5, ends_in_observation=False), num_items(Window(1), 5, ends_in_observation=True)
     (4, 4)
-    >>> num_items(Window(3, stride=2, short="pad"), 5, ends_in_observation=False)
+    >>> num_items(Window(3, stride=2, short="pad"), 6, ends_in_observation=False)
     3
     """
     if window is None:
