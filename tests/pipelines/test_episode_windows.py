@@ -556,6 +556,43 @@ def test_transforms_take_the_windows_as_they_take_a_buffers(cartpole_folder):
     assert tf.nest.flatten(items)[0].shape[:2] == [8, 5]
 
 
+@pytest.mark.parametrize("layout", ["transition", "trajectory", "step"])
+def test_ids_tell_episode_and_frame_whatever_the_order_of_reading(cartpole_folder, layout):
+    episodes = load_rlds(str(cartpole_folder), layout=layout)
+    frames = {episode.place: tf.nest.flatten(episode.frames) for episode in episodes.start_pass()}
+    seen = []
+    for items, info in episodes.as_dataset(16, 2, epochs=2, shuffle_frames=20, seed=1):
+        leaves = [leaf.numpy() for leaf in tf.nest.flatten(items)]
+        for row, key in enumerate(info.keys.numpy().tolist()):
+            place, frame = key >> 32, key % 2**32
+            assert info.ids[row].numpy().tolist() == [key, key + 1]
+            for leaf, stored in zip(leaves, frames[place], strict=True):
+                assert np.array_equal(leaf[row], stored[frame : frame + 2])
+            seen.append(key)
+    assert set(collections.Counter(seen).values()) == {2}
+
+
+def test_a_bad_episode_is_the_error_that_loading_gives():
+    flags = [[False, False, True], [True, False, False]]
+    steps = {"observation": [[0, 1, 2], [4, 5, 6]], "is_terminal": flags}
+    episodes = load_rlds(tf.data.Dataset.from_tensor_slices({"steps": steps}), layout="transition")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="episode 1: is_terminal is set at step 0 of 3"):
+        list(episodes.as_dataset(2, epochs=1))
+
+
+def test_a_graph_takes_the_dataset_too():
+    dataset = dataset_of([6, 7], 4, 2, epochs=1)
+
+    @tf.function
+    def total() -> tf.Tensor:
+        count = tf.constant(0)
+        for items, _ in dataset:
+            count += tf.shape(items)[0]
+        return count
+
+    assert int(total()) == 11
+
+
 # -- mixtures ----------------------------------------------------------------------------------
 
 
