@@ -8,9 +8,10 @@ from .collect_turns import TurnCollector
 from .cut_sequences import add_cut_sequences
 from .episodes import Episodes
 from .feed import iterate
+from .field_rules import Bytes, Cast, CropTo, Drop, Keep, PadTo
 from .fill import fill
 from .load_report import Finding, LoadReport
-from .rlds_read import load_rlds
+from .rlds_read import load_rlds, rlds_spec
 from .transforms import (
     WithReturns,
     WithState,
@@ -25,10 +26,16 @@ from .transforms import (
 )
 
 __all__ = [
+    "Bytes",
+    "Cast",
+    "CropTo",
+    "Drop",
     "Episodes",
     "Finding",
     "FinishedEpisode",
+    "Keep",
     "LoadReport",
+    "PadTo",
     "ParallelCollector",
     "TurnCollector",
     "WithReturns",
@@ -45,6 +52,7 @@ __all__ = [
     "recurrent_state",
     "replay_transitions",
     "returns_to_go",
+    "rlds_spec",
     "stack_frames",
     "transitions",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -282,7 +283,7 @@ class EpisodePass:
                 return
             except tf.errors.OpError as error:
                 raise ValueError(
-                    f"{self._source.name}: the episode after {num_read} others cannot be read: {error.message}"
+                    f"{self._source.name}: the episode after {num_read} others cannot be read: {_told(error)}"
                 ) from error
             yield raw
             num_read += 1
@@ -333,3 +334,9 @@ class EpisodePass:
                 f"{self._truncations:,} truncated episodes of a D4RL file lack the observation after their last "
                 "action: that transition of each cannot be recovered"
             )
+
+
+def _told(error: tf.errors.OpError) -> str:
+    """What a failed assertion of a graph says, without the names of its nodes; of another error the first line."""
+    asserted = re.search(r"assertion failed: \[(.*?)\] \[", error.message, re.DOTALL)
+    return asserted.group(1).replace("\\'", "'") if asserted else error.message.splitlines()[0]

@@ -167,7 +167,6 @@ def example_steps(step_spec: Mapping[str, Nest], dtype: np.dtype[Any] | type = n
     >>> steps.observation.shape, steps.reward.shape, steps.reward.dtype
     ((2, 2), (1,), dtype('float32'))
     """
-
     reward = None
     if REWARD in step_spec:
         shape = step_spec[REWARD].shape.as_list()

@@ -91,7 +91,7 @@ def plan_fields(
       TypeError: `fields` is no mapping, no sequence of places, nor `'all'`.
       ValueError: a place in `fields` is none of the dataset's; the message names those that are.
       ValueError: a rule does not fit its field.
-      ValueError: a core field has no fixed width, and no rule gives it one.
+      ValueError: core fields have no fixed width, and no rule gives them one; all of them are named.
 
     >>> spec = {"observation": tf.TensorSpec([2], tf.float32), "words": tf.TensorSpec([], tf.string)}
     >>> plan_fields("mine", spec).not_loaded
@@ -106,6 +106,8 @@ def plan_fields(
         kept = _plan(chosen, not_loaded, nest, (field,))
         if kept is not None:
             planned[field] = kept
+    if chosen.refused:
+        raise ValueError(f"{name}: " + ";\n".join(chosen.refused) + ".")
     return FieldPlan(planned, tuple(sorted(not_loaded)))
 
 
@@ -116,6 +118,7 @@ class _Chosen:
         self, name: str, step_spec: Mapping[str, Nest], fields: Fields, of_use: tuple[str, ...] | None
     ) -> None:
         self.name = name
+        self.refused: list[str] = []
         self._of_use = of_use
         self.takes_all = isinstance(fields, str) and fields == "all"
         if isinstance(fields, str) and not self.takes_all:
@@ -180,7 +183,8 @@ def _plan_leaf(chosen: _Chosen, not_loaded: list[str], spec: Any, path: tuple[st
     if fault is None:
         return PlannedField(place, spec, loaded, rules)
     if path[0] in LOADED_FIELDS or rules:
-        raise ValueError(f"{chosen.name}: step field {place!r} {fault}; {_ways_out(place, loaded)}")
+        chosen.refused.append(f"step field {place!r} {fault}; {_ways_out(place, loaded)}")
+        return None
     not_loaded.append(f"{place} ({fault.split(', which')[0].removeprefix('is ').removeprefix('has ')})")
     return None
 
@@ -208,14 +212,14 @@ def _ways_out(place: str, spec: Any) -> str:
     """The sentence that an error ends with."""
     drop = f"fields={{{place!r}: Drop()}} leaves it out"
     if not isinstance(spec, tf.RaggedTensorSpec | tf.TensorSpec):
-        return f"{drop}."
+        return drop
     rank = spec.shape.rank
     if not isinstance(spec, tf.TensorSpec) or not spec.shape.is_fully_defined():
         sizes = ", ".join("8" if size is None else str(size) for size in spec.shape.as_list()) if rank else "8"
-        return f"{drop}, PadTo([{sizes}]) pads it with zeros, CropTo([{sizes}]) cuts it as well."
+        return f"{drop}, PadTo([{sizes}]) pads it with zeros, CropTo([{sizes}]) cuts it as well"
     if spec.dtype == tf.string:
-        return f"{drop}, Bytes(64) stores up to 64 bytes of it, Keep() keeps it where no buffer has to hold it."
-    return f"{drop}."
+        return f"{drop}, Bytes(64) stores up to 64 bytes of it, Keep() keeps it where no buffer has to hold it"
+    return drop
 
 
 def _select(load: Callable[[PlannedField, Any], Any], planned: Nest, column: Nest) -> Nest:

@@ -1,0 +1,167 @@
+"""Which fields are loaded, and what rules make of them: literal columns."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from replayfeed.pipelines import load_rlds, rlds_spec
+from replayfeed.pipelines.field_rules import Bytes, Cast, CropTo, Drop, Keep, PadTo
+from replayfeed.pipelines.rlds_fields import plan_fields
+
+SPEC = {
+    "observation": {"image": tf.TensorSpec([2, 2, 1], tf.uint8), "words": tf.TensorSpec([], tf.string)},
+    "action": {"present/xyz": tf.TensorSpec([3], tf.float64), "end-effector type": tf.TensorSpec([], tf.int64)},
+    "tag:placed": tf.TensorSpec([], tf.bool),
+    "20_percent": tf.TensorSpec([None], tf.int64),
+    "is_terminal": tf.TensorSpec([], tf.bool),
+}
+
+
+def steps_dataset(num_steps=3, **fields):
+    """One terminal episode; fields are given with their first axis."""
+    steps = {
+        "observation": np.arange(num_steps, dtype=np.float32),
+        "is_terminal": np.arange(num_steps) == num_steps - 1,
+    }
+    return tf.data.Dataset.from_tensors({"steps": {**steps, **fields}})
+
+
+def of_nested_steps(*steps):
+    """One episode whose steps come one by one, with fields that differ in length."""
+    signature = {
+        "observation": tf.TensorSpec([None], tf.int64),
+        "words": tf.TensorSpec([None], tf.string),
+        "is_terminal": tf.TensorSpec([], tf.bool),
+    }
+
+    def to_episode(_):
+        return {"steps": tf.data.Dataset.from_generator(lambda: iter(steps), output_signature=signature)}
+
+    return tf.data.Dataset.range(1).map(to_episode)
+
+
+VARYING = [
+    {"observation": [1], "words": [b"a"], "is_terminal": False},
+    {"observation": [2, 3, 4], "words": [], "is_terminal": False},
+    {"observation": [], "words": [b"bc", b"d"], "is_terminal": True},
+]
+
+
+def test_metadata_that_no_buffer_can_hold_stays_behind_with_its_reason():
+    plan = plan_fields("mine", SPEC, {"observation/words": Drop()})
+    assert sorted(plan.step_spec) == ["action", "is_terminal", "observation", "tag:placed"]
+    assert sorted(plan.step_spec["action"]) == ["end-effector type", "present/xyz"]
+    assert plan.not_loaded == ("20_percent (the shape (None,))", "observation/words")
+
+
+def test_all_core_fields_without_a_fixed_width_are_named_at_once_with_the_ways_out():
+    spec = {**SPEC, "action": tf.RaggedTensorSpec([None, None], tf.float32)}
+    with pytest.raises(ValueError) as error:
+        plan_fields("mine", spec)
+    assert str(error.value) == (
+        "mine: step field 'observation/words' is a string, which has no fixed width; "
+        "fields={'observation/words': Drop()} leaves it out, Bytes(64) stores up to 64 bytes of it, Keep() keeps it "
+        "where no buffer has to hold it;\n"
+        "step field 'action' is a RaggedTensor, which is of variable length; fields={'action': Drop()} leaves it out, "
+        "PadTo([8, 8]) pads it with zeros, CropTo([8, 8]) cuts it as well."
+    )
+
+
+def test_places_choose_fields_and_flags_come_along():
+    plan = plan_fields("mine", SPEC, ["observation/image", "action"])
+    assert plan.step_spec == {
+        "observation": {"image": SPEC["observation"]["image"]},
+        "action": SPEC["action"],
+        "is_terminal": SPEC["is_terminal"],
+    }
+    assert plan.not_loaded == ("20_percent", "observation/words", "tag:placed")
+
+
+def test_a_rule_for_a_place_holds_for_all_below_it_and_the_longer_place_wins():
+    rules = {"action": Cast("float32"), "action/end-effector type": Cast("int32"), "observation": Drop()}
+    spec = plan_fields("mine", SPEC, rules).step_spec
+    assert spec["action"]["present/xyz"].dtype == tf.float32
+    assert spec["action"]["end-effector type"].dtype == tf.int32
+    assert "observation" not in spec
+
+
+def test_a_place_that_is_not_there_is_refused_with_those_that_are():
+    with pytest.raises(
+        ValueError, match=r"fields names 'observation/depth', which the steps do not have; found \['20_"
+    ):
+        plan_fields("mine", SPEC, ["observation/depth"])
+    with pytest.raises(ValueError, match="fields names 'obs', which the steps do not have"):
+        plan_fields("mine", SPEC, {"obs": Drop()})
+
+
+def test_rules_that_make_no_sense_are_refused():
+    with pytest.raises(TypeError, match=r"fields\['action'\]: expected rules such as Drop\(\), PadTo\(8\)"):
+        plan_fields("mine", SPEC, {"action": "drop"})
+    with pytest.raises(TypeError, match="fields must be places such as"):
+        plan_fields("mine", SPEC, "action")
+    with pytest.raises(ValueError, match="Cast is for numbers, the field is string"):
+        plan_fields("mine", SPEC, {"observation/words": Cast("float32")})
+    with pytest.raises(ValueError, match="Bytes is for strings"):
+        plan_fields("mine", SPEC, {"observation/image": Bytes(3)})
+    with pytest.raises(
+        ValueError, match=r"'20_percent' has 1 dimensions, .* so PadTo needs as many numbers, got \[2, 2\]"
+    ):
+        plan_fields("mine", SPEC, {"observation/words": Drop(), "20_percent": PadTo([2, 2])})
+    for wrong in 0, [], [2, -1], 1.5:
+        with pytest.raises(ValueError, match="expected a shape of positive numbers"):
+            CropTo(wrong)
+    with pytest.raises(ValueError, match="num_bytes must be 1 or more, got 0"):
+        Bytes(0)
+
+
+def test_variable_length_fields_are_padded_and_cropped():
+    rules = {"observation": PadTo(3), "words": [CropTo(1), Bytes(2)]}
+    (steps,) = load_rlds(of_nested_steps(*VARYING), layout="step", fields=rules)
+    assert steps["observation"].tolist() == [[1, 0, 0], [2, 3, 4], [0, 0, 0]]
+    assert steps["words"].tolist() == [[[97, 0]], [[0, 0]], [[98, 99]]]
+
+
+def test_stacked_ragged_fields_are_padded_and_cropped():
+    ragged = tf.ragged.constant([[1], [2, 3, 4], []], dtype=tf.int64)
+    (steps,) = load_rlds(steps_dataset(tags=ragged), layout="step", fields={"tags": CropTo(2)})
+    assert steps["tags"].tolist() == [[1, 0], [2, 3], [0, 0]]
+
+
+def test_a_value_that_is_longer_than_pad_to_is_an_error_that_names_field_and_episode():
+    episodes = load_rlds(of_nested_steps(*VARYING), layout="step", fields={"observation": PadTo(2), "words": Drop()})
+    with pytest.raises(
+        ValueError, match=r"the episode after 0 others cannot be read: .*'observation': longer than PadTo"
+    ):
+        list(episodes)
+    long = steps_dataset(name=np.array([b"abcd", b"", b""]))
+    with pytest.raises(ValueError, match="'name': a string has more than 3 bytes"):
+        list(load_rlds(long, layout="step", fields={"name": Bytes(3)}))
+
+
+def test_kept_strings_reach_training_straight_from_disk():
+    dataset = steps_dataset(name=np.array([b"a", b"b", b"c"]), action=np.array([b"left", b"right", b"?"]))
+    episodes = load_rlds(dataset, layout="step", fields={"name": Keep(), "action": Keep()})
+    (steps,) = episodes
+    assert steps["name"].tolist() == [b"a", b"b", b"c"]
+    assert steps["action"].tolist() == [b"left", b"right", b""]  # the last one means nothing
+    assert episodes.element_spec["name"] == tf.TensorSpec([], tf.string)
+    (batch,) = [items for items, _ in episodes.as_dataset(8, single_deterministic_pass=True)]
+    assert batch["name"].numpy().tolist() == [b"a", b"b"]
+
+
+def test_float64_is_kept_or_cast_by_choice():
+    exact = steps_dataset(reward=np.array([0.1, 0.2, 9.0]), energy=np.array([0.1, 0.1, 0.1]))
+    (frames,) = load_rlds(exact, layout="transition")
+    assert frames["reward"].dtype == np.float32
+    assert frames["energy"].dtype == np.float64
+    (frames,) = load_rlds(exact, layout="transition", reward_dtype=tf.float64, fields={"energy": Cast("float32")})
+    assert frames["reward"].tolist() == [0.1, 0.2]
+    assert frames["discount"].dtype == np.float64
+    assert frames["energy"].dtype == np.float32
+
+
+def test_the_spec_of_a_buffer_is_known_without_reading():
+    dataset = of_nested_steps(*VARYING)
+    spec = rlds_spec(dataset, "transition", fields={"observation": CropTo(2), "words": Drop()})
+    assert spec["next_observation"] == tf.TensorSpec([2], tf.int64)
+    assert sorted(spec) == ["discount", "is_terminal", "is_truncated", "next_observation", "observation"]
