@@ -91,6 +91,25 @@ def test_each_life_of_each_agent_is_an_episode(mode, policies):
     assert lives_by_agent(buffer_source(buffer, agent="sheep")) == {"sheep": LIVES["sheep"]}
 
 
+@pytest.mark.parametrize("mode", ["independent", "lockstep"])
+@pytest.mark.parametrize("policies", [{"wolf": "own", "sheep": "other"}, {"wolf": "both", "sheep": "both"}])
+def test_agents_have_a_life_in_each_environment(mode, policies):
+    specs = {"wolf": TRANSITION, "sheep": TRANSITION}
+    buffer = MultiAgentReplayBuffer(specs, policies, BufferConfig("uniform", 100), mode=mode, batch_size=2)
+    rows = [transitions((first, 2, "terminal")) for first in (0, 10, 50, 60)]
+    both = [
+        {name: np.concatenate([one[name], other[name]]) for name in TRANSITION}
+        for one, other in zip(rows[::2], rows[1::2], strict=True)
+    ]
+    buffer.add_sequence({"wolf": both[0], "sheep": both[1]})
+    buffer.end_stream()
+    ended = [*WHOLE, "is_terminal"]
+    assert lives_by_agent(buffer_source(buffer)) == {
+        "wolf": [([0, 1, 2], ended, False), ([10, 11, 12], ended, False)],
+        "sheep": [([50, 51, 52], ended, False), ([60, 61, 62], ended, False)],
+    }
+
+
 def test_agents_whose_steps_differ_are_written_one_by_one():
     specs = {"wolf": STEP, "sheep": {**STEP, "observation": FLOAT}}
     buffer = MAKE_AGENTS["lockstep"]({"wolf": "own", "sheep": "other"}, specs)

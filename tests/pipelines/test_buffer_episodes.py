@@ -23,6 +23,7 @@ from replayfeed.buffers.reverb_episodic import ReverbEpisodicReplayBuffer
 from replayfeed.pipelines import fill, load_rlds
 from replayfeed.pipelines.buffer_episodes import buffer_source
 from replayfeed.pipelines.episode_source import EpisodeSource, RawEpisode
+from replayfeed.pipelines.rlds_write import write_rlds
 
 NUMBER, FLOAT, FLAG = tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.bool)
 TRANSITION = {
@@ -361,6 +362,19 @@ def test_a_whole_episode_and_the_rest_of_one_are_loaded_again():
     assert [frames["observation"]["state"].tolist() for frames in again] == [[2], [100, 101]]
     assert [frames["is_terminal"].tolist() for frames in again] == [[True], [False, False]]
     assert "is_first" in str(again.report)
+
+
+def test_what_is_written_to_a_folder_is_loaded_again_with_what_is_partial(tmp_path):
+    pytest.importorskip("tensorflow_datasets")
+    buffer = TFUniformReplayBuffer(TRANSITION, 1, 5)
+    add(buffer, (0, 3, "terminal"), (10, 2, "truncated"), (20, 1, ""))
+    write_rlds(buffer_source(buffer), tmp_path / "held", name="held", progress=False)
+    episodes = load_rlds(tmp_path / "held", layout="transition")
+    got = [
+        (episode.frames["observation"].tolist(), episode.is_terminal, bool(episode.metadata["partial"]))
+        for episode in episodes.start_pass()
+    ]
+    assert got == [([1, 2], True, True), ([10, 11], False, False), ([20], False, True)]
 
 
 # What goes on meanwhile
