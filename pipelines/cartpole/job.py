@@ -1,4 +1,4 @@
-"""The three parts in order, the table and the picture."""
+"""The four parts in order, the table and the picture."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
+from replayfeed.pipelines.pendulum import job as pendulum_job
+from replayfeed.pipelines.pendulum.recording import record as record_pendulum
+
 from . import local_job, offline_job, served_job
 from .dqn import DqnSettings
-from .report import PartResult, picture, table
+from .report import PartResult, RecordedReturns, picture, table
 
-PARTS = ("local", "served", "offline")
+PARTS = ("local", "served", "offline", "pendulum")
 
 
 def run_parts(parts: Collection[str], seed: int, output: Path) -> bool:
@@ -20,7 +23,7 @@ def run_parts(parts: Collection[str], seed: int, output: Path) -> bool:
     Args:
       parts: out of `PARTS`; `'offline'` needs `'local'`, whose agent it records.
       seed: of environments, networks and draws.
-      output: folder for the picture and the recorded dataset.
+      output: folder for the picture and the recorded datasets.
 
     Raises:
       ValueError: there is no part, one is unknown, or `'offline'` comes without `'local'`.
@@ -36,6 +39,8 @@ def run_parts(parts: Collection[str], seed: int, output: Path) -> bool:
     online: list[PartResult] = []
     offline: list[PartResult] = []
     recording: offline_job.Recording | None = None
+    pendulum: list[PartResult] = []
+    pendulum_data: RecordedReturns | None = None
 
     if "local" in parts:
         _announce("(a) DQN learns CartPole-v0 through the in-process buffer")
@@ -51,11 +56,23 @@ def run_parts(parts: Collection[str], seed: int, output: Path) -> bool:
         recording = offline_job.record(learner, cloning, seed, folder)
         print(f"{recording.num_episodes} episodes, average return {recording.mean_return:.1f}, in {folder}", flush=True)
         offline += offline_job.run(recording, cloning, seed)
+    if "pendulum" in parts:
+        _announce("(d) Pendulum-v1, an RLDS dataset of good and bad episodes: cloning all of it, CQL from each buffer")
+        folder = output / "pendulum_rlds"
+        shutil.rmtree(folder, ignore_errors=True)
+        recorded_pendulum = record_pendulum(folder, seed)
+        pendulum_data = RecordedReturns(recorded_pendulum.returns.tolist(), recorded_pendulum.random_return)
+        print(
+            f"{len(pendulum_data.episodes)} episodes, average return {pendulum_data.mean:.1f}, "
+            f"random actions {pendulum_data.random:.1f}, in {folder}",
+            flush=True,
+        )
+        pendulum += pendulum_job.run(recorded_pendulum, seed)
 
     path = output / "cartpole.png"
     recorded = recording.mean_return if recording else None
-    picture(online, offline, recorded, path)
-    results = [*online, *offline]
+    picture(online, offline, recorded, path, pendulum=pendulum, pendulum_data=pendulum_data)
+    results = [*online, *offline, *pendulum]
     print(f"\n{table(results)}\n")
     failures = [
         f"{result.name}: return {result.mean_return:.1f}, bar {result.bar:.0f}"
