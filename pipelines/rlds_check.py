@@ -94,9 +94,10 @@ def validate_rlds(
 def _named_errors(source: EpisodeSource) -> Iterator[RawEpisode]:
     """The episodes; an error on reading one tells which."""
     previous: RawEpisode | None = None
-    episodes = iter(source.read(None))
+    episodes: Iterator[RawEpisode] | None = None
     while True:
         try:
+            episodes = episodes or source.read(None)
             raw = next(episodes)
         except StopIteration:
             return

@@ -141,7 +141,7 @@ CHECKS: dict[str, Check] = {
     ),
     "no_final_observation": Check(
         "note",
-        "{} episodes end in a step with a real action and reward: the observation after it is missing",
+        "{} episodes end in a step whose action looks real: the observation after it seems to be missing",
         _same("leaves that transition out, which cannot be recovered"),
     ),
     "alignment_unknown": Check(

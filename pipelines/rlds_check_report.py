@@ -124,9 +124,10 @@ class RldsReport:
 
     def _head(self) -> Iterator[str]:
         part = "" if self.is_complete else ", a part of them"
-        yield (
+        yield from _wrap(
+            "",
             f"{self.source}: {self.episodes:,} episodes{part}, {self.steps:,} steps, {self.transitions:,} transitions "
-            f"({self.seconds:.2f} s, {self.steps_per_second:,.0f} steps/s)"
+            f"({self.seconds:.2f} s, {self.steps_per_second:,.0f} steps/s)",
         )
         ends = ", ".join(f"{count:,} {kind}" for kind, count in self.ends.items()) or "none"
         yield from _row("ends", ends)
@@ -186,7 +187,7 @@ def _field_rows(summary: FieldSummary) -> Iterator[str]:
     if len(path) > _PATH_WIDTH:
         yield path[:_WIDTH]
         path = ""
-    values = summary.values
+    values = summary.values if len(summary.values) <= 21 else f"{summary.values[:18]}..."
     head = f"{path:<{_PATH_WIDTH}}  {values:<18}"
     if summary.longest is not None:
         many = "or more " if summary.distinct == 1000 else ""

@@ -340,7 +340,7 @@ def test_truncated_episodes_that_lack_a_step_are_found():
             steps[name] = _with(steps[name], -1, 7.5)
     report = _check(*episodes)
     assert _names(report) == {"last_reward": (3, ("1", "3", "5")), "no_final_observation": (3, ("1", "3", "5"))}
-    assert "truncated episodes end in a step with a real action" in report.found("no_final_observation")[0].message
+    assert "truncated episodes end in a step whose action looks real" in report.found("no_final_observation")[0].message
 
 
 def test_truncated_episodes_of_a_d4rl_builder_lack_a_step_whatever_they_hold():
