@@ -61,6 +61,10 @@ def buffer_source(
     | many agents | each life of each agent, with `agent_id` beside it |
     | a table on a server | each stretch of frames that are all held, of every process that wrote |
 
+    Transitions do not tell where they begin: what follows `end_stream`, or an episode that an episodic buffer evicted
+    while it was being written (`num_cut_episodes`), counts as a beginning. Nor do those of a table of whole episodes
+    with `over_long='cut'`, whose pieces all count as partial. The other layouts tell it themselves.
+
     Args:
       buffer: any buffer of the package. Of a `ReverbTableGroup` or `ReverbAgentTables` give one of its buffers
         (`group["name"]`), or the `MultiAgentReplayBuffer` that reads the tables of agents.
