@@ -63,7 +63,7 @@ def stream_dataset(
     """
     length = 1 if window is None else window.length
     time: list[int] = [] if window is None else [length]
-    frame_bytes = sum(field.num_bytes for field in fields)
+    frame_bytes = max(1, sum(field.num_bytes for field in fields))
     num_batches = 1
     outer: list[int | None]
     if sample_batch_size is None:
@@ -101,8 +101,8 @@ def stream_dataset(
     offsets = np.zeros([], np.int64) if window is None else np.arange(-window.burn_in, window.num_steps)
 
     @tf.autograph.experimental.do_not_convert
-    def pack(*columns: tf.Tensor) -> tuple[Nest, BufferInfo, tf.Tensor]:
-        assert opener is not None  # this function keeps it alive, and the dataset keeps this function
+    def pack(*columns: tf.Tensor, _kept_alive: _Opener = opener) -> tuple[Nest, ...]:
+        # The dataset keeps this function, and this function the opener.
         *leaves, keys, chances, num_before, num_after = columns
         ids = keys if window is None else keys[..., tf.newaxis] + offsets
         if all_real:
@@ -111,12 +111,11 @@ def stream_dataset(
             mask = (offsets >= -num_before[..., tf.newaxis]) & (offsets < num_after[..., tf.newaxis])
             ids = tf.where(mask, ids, tf.constant(_NO_ID, tf.int64))
         info = BufferInfo(ids, chances, keys, tf.ones_like(chances), mask)
-        return tf.nest.pack_sequence_as(structure, leaves), info, num_after
+        items = tf.nest.pack_sequence_as(structure, leaves)
+        return (items, info, num_after) if keep_short else (items, info)
 
     @tf.autograph.experimental.do_not_convert
-    def finish(items: Nest, info: BufferInfo, num_after: tf.Tensor) -> tuple[Nest, BufferInfo]:
-        if not keep_short:
-            return items, info
+    def cut(items: Nest, info: BufferInfo, num_after: tf.Tensor) -> tuple[Nest, BufferInfo]:
         items = tf.nest.map_structure(lambda leaf: leaf[:num_after], items)
         return items, info._replace(ids=info.ids[:num_after], mask=info.mask[:num_after])
 
@@ -124,11 +123,10 @@ def stream_dataset(
     if is_endless:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     dataset = one_at_a_time(dataset, pack)
-    dataset = one_at_a_time(dataset, finish) if not keep_short else dataset
     if sample_batch_size is None or num_batches > 1:
         dataset = dataset.unbatch()
     if keep_short:
-        dataset = one_at_a_time(dataset, finish)
+        dataset = one_at_a_time(dataset, cut)
     return with_live_options(dataset.prefetch(_PREFETCHED_LARGE if num_batches == 1 else _PREFETCHED))
 
 

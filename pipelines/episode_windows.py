@@ -34,6 +34,12 @@ def windows_dataset(
 ) -> tf.data.Dataset:
     """`Episodes.as_dataset`, which see, over anything that gives episodes.
 
+    `info.probabilities` are 1 in an ordered pass, as in buffers. In shuffled ones they are 1 / windows of a pass: of
+    the latest that was read to its end, and until there is one, of what the first has read so far.
+
+    `info.ids` are `episode number * 2**32 + frame`, with the number of `EpisodeNumbers`. A pass that fits into
+    `shuffle_frames` is read once and kept in memory; others are read anew each time, in another order.
+
     Args:
       start_pass: starts a pass over the episodes: with None in the source's order, with a seed in an order of it.
       element_spec: nest of specs of one frame; strings are allowed.
