@@ -99,12 +99,17 @@ def _draw(axes: Any, panel: _Panel) -> None:
         axes.bar([middle], histogram.counts, width=half / 2, color=colour)
         axes.set_xlim(middle - half, middle + half)
     else:
-        axes.bar(edges[:-1], histogram.counts, width=histogram.width * 0.92, align="edge", color=colour)
+        middles = [edge + histogram.width / 2 for edge in edges[:-1]]
+        axes.bar(middles, histogram.counts, width=histogram.width, color=colour, edgecolor="white", linewidth=0.4)
+        if histogram.width == 1 and len(middles) <= 12 and all(middle.is_integer() for middle in middles):
+            # A bin for each whole number: action 0, action 1, ...
+            axes.set_xticks(middles)
     axes.set_title("\n".join(textwrap.wrap(title, 44)), fontsize=10)
     axes.set_xlabel(f"{unit}   ({note})" if note else unit, fontsize=8)
     axes.set_ylabel(what, fontsize=8)
     axes.tick_params(labelsize=8)
     axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.spines[["top", "right"]].set_visible(False)
 
 
