@@ -119,7 +119,9 @@ class _StreamRoute:
         try:
             self._add(none, None, None, 0)
         except ValueError as error:
-            differences = "; ".join(_differences(self._buffer.data_spec, episodes.element_spec)) or str(error)
+            differences = "; ".join(_differences(self._buffer.data_spec, episodes.element_spec))
+            if not differences:
+                raise
             raise ValueError(
                 f"the episodes of {episodes.name}, layout {episodes.layout!r}, do not fit the buffer's data_spec: "
                 f"{differences}. Build the buffer with data_spec=episodes.element_spec, or with cast=True where only "

@@ -275,6 +275,14 @@ def test_another_layout_than_the_buffers_is_refused():
         fill(buffer, load_rlds(_dataset(3), layout="transition"))
 
 
+def test_a_closed_buffer_says_so_itself():
+    episodes = load_rlds(_dataset(3), layout="transition")
+    buffer = _uniform(episodes.element_spec)
+    buffer.close()
+    with pytest.raises(ValueError, match="^this TFUniformReplayBuffer is closed"):
+        fill(buffer, episodes)
+
+
 def test_a_casting_buffer_takes_numbers_of_another_width():
     episodes = load_rlds(_dataset(3), layout="transition")
     spec = {**episodes.element_spec, "action": tf.TensorSpec([], tf.int32)}
