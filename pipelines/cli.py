@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -28,7 +30,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ImportError as error:
         print(f"replayfeed: its commands need typer: install replayfeed[cli] ({error}).", file=sys.stderr)
         sys.exit(2)
-    app(args=arguments, prog_name="replayfeed")
+    with _log_on_stderr():
+        app(args=arguments, prog_name="replayfeed")
+
+
+@contextlib.contextmanager
+def _log_on_stderr() -> Iterator[None]:
+    """Shows what this package logs, such as which episodes a load drops, whatever else configures logging."""
+    logger = logging.getLogger("replayfeed")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("replayfeed: %(message)s"))
+    propagated = logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagated
 
 
 if __name__ == "__main__":

@@ -100,7 +100,9 @@ def import_command(
             str(folder), _name_of(name, folder), split=as_split, file_format=file_format, overwrite=overwrite
         )
         if beam:
-            report = cli_jobs.import_with_beam(settings, target, stage, beam_option, beam_slices or 16)
+            report = cli_jobs.import_with_beam(
+                settings, target, stage, options=beam_option, num_slices=beam_slices or 16, progress=not quiet
+            )
         else:
             report = cli_jobs.import_source(settings, target, stage, shards=shards, progress=not quiet)
     print(report.to_json() if json else report)
@@ -210,7 +212,11 @@ def one_line(error: Exception) -> str:
     >>> one_line(ValueError("no such split;\n  found 'train'")), one_line(KeyError("a"))
     ("no such split; found 'train'", "KeyError: 'a'; --debug shows where")
     """
-    text = " ".join(str(error).split())
+    text = str(error).strip()
+    if "Traceback (most recent call last)" in text:
+        # Of another process, as Beam hands it on.
+        text = text.splitlines()[-1]
+    text = " ".join(text.split())
     if text and type(error) in (ValueError, TypeError, ImportError, RuntimeError) or isinstance(error, OSError):
         return text
     return f"{type(error).__name__}: {text}; --debug shows where"

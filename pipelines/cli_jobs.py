@@ -23,8 +23,12 @@ from .rlds_steps import REWARD
 from .rlds_write import write_rlds
 from .rlds_write_report import WriteReport
 
-# So that '--beam' alone uses the machine it is typed on.
-_ALL_CORES = ("--direct_running_mode=multi_processing", "--direct_num_workers=0")
+# So that '--beam' alone uses the machine it is typed on, and says no more than what went wrong.
+_ALL_CORES = (
+    "--direct_running_mode=multi_processing",
+    "--direct_num_workers=0",
+    "--default_sdk_harness_log_level=ERROR",
+)
 
 
 class Stage(Protocol):
@@ -92,7 +96,13 @@ def import_source(
 
 
 def import_with_beam(
-    settings: ImportSettings, target: Target, stage: Stage, options: Sequence[str] | None, num_slices: int
+    settings: ImportSettings,
+    target: Target,
+    stage: Stage,
+    *,
+    options: Sequence[str] | None,
+    num_slices: int,
+    progress: bool,
 ) -> WriteReport:
     """Writes a source on Beam: slice by slice where its split has slices, else as one."""
     import apache_beam
@@ -113,6 +123,7 @@ def import_with_beam(
         split=target.split,
         file_format=target.file_format,
         overwrite=target.overwrite,
+        progress=progress,
     )
 
 

@@ -11,9 +11,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import glob
 import json
 import os
 import shutil
+import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -42,6 +45,12 @@ BeamSource = str | os.PathLike[str] | Callable[[], Writable]
 """What one element of the pipeline reads: a file, a folder or a name; or a function that opens it in the worker."""
 
 _RESULTS = "results.json"
+# What the data are to blame for would fail again: it is written there, for the sources that have not begun and the
+# process that waits. Anything else is raised, and Beam tries again.
+_FAILURE = "failure.json"
+
+_DONE = "done"
+_POLL_SECONDS = 0.5
 
 
 def write_rlds_with_beam(
@@ -58,6 +67,7 @@ def write_rlds_with_beam(
     description: str = "",
     citation: str = "",
     version: str = "1.0.0",
+    progress: bool = True,
 ) -> WriteReport:
     """Writes episodes as `write_rlds` does, each source in whatever process Beam gives it to.
 
@@ -84,6 +94,7 @@ def write_rlds_with_beam(
       description: for the dataset's info.
       citation: for the dataset's info.
       version: of the dataset.
+      progress: a bar on stderr, of the sources that are done.
 
     Returns:
       What was written.
@@ -93,8 +104,8 @@ def write_rlds_with_beam(
       ValueError: there are no sources, or an argument cannot be, see `write_rlds`.
       ImportError: Apache Beam or TensorFlow Datasets cannot be imported.
       FileExistsError: something is at `path` that may not be replaced.
-      ValueError: the sources differ in their fields, or there are no episodes.
-      RuntimeError: the pipeline did not finish; what a worker raised is in the message, or raised as Beam does.
+      ValueError: the sources differ in their fields, an episode is not as its source says, or there are no episodes.
+      RuntimeError: the pipeline did not finish, or a worker failed in another way, then with Beam's own message.
 
     >>> import tempfile
     >>> import numpy as np, tensorflow as tf
@@ -103,7 +114,7 @@ def write_rlds_with_beam(
     ...     return tf.data.Dataset.from_tensors({"steps": steps})
     >>> sources = [functools.partial(opened, 10), functools.partial(opened, 20)]
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     report = write_rlds_with_beam(sources, os.path.join(folder, "mine"), name="mine")
+    ...     report = write_rlds_with_beam(sources, os.path.join(folder, "mine"), name="mine", progress=False)
     >>> report.episodes, report.steps, report.shards
     (2, 4, 2)
     """
@@ -127,7 +138,9 @@ def write_rlds_with_beam(
             | f"gather {name}" >> beam.combiners.ToList()
             | f"tell of {name}" >> beam.Map(functools.partial(_keep_results, folder.temporary))
         )
-        _run(run)
+        with _Progress(folder.temporary, len(checked), name, progress):
+            _run(run)
+        _raise_failure(folder.temporary)
         parts = _take_results(folder.temporary, len(checked))
         lengths = _rename_shards(folder.temporary, parts, f"{name}-{split}.{file_format}")
         if not lengths:
@@ -217,7 +230,20 @@ class _Part(NamedTuple):
 
 
 def _write_source(job: _Job, index: int) -> str:
-    """Writes one source's files, and returns a `_Part` as JSON."""
+    """Writes one source's files, and returns a `_Part` as JSON; an empty string where the writing has failed."""
+    if os.path.exists(os.path.join(job.folder, _FAILURE)):
+        return ""
+    try:
+        part = _write_part(job, index)
+    except (ValueError, TypeError) as error:
+        _write_json(job.folder, _FAILURE, [type(error).__name__, str(error)])
+        return ""
+    with open(os.path.join(job.folder, part.folder, _DONE), "w"):
+        pass
+    return json.dumps([part.number, part.source_name, part.folder, part.shard_lengths, dataclasses.asdict(part.counts)])
+
+
+def _write_part(job: _Job, index: int) -> _Part:
     source = _open(job.sources[index])
     metadata_spec, episodes = add_metadata(source, job.episode_metadata)
     found = episode_format(source.name, source.step_spec, metadata_spec, encode_images=job.encode_images)
@@ -229,15 +255,20 @@ def _write_source(job: _Job, index: int) -> str:
     with contextlib.closing(writer), tqdm(disable=True) as no_bar:
         counts = _write_episodes(job.fmt, source.name, episodes, writer, no_bar)
         lengths = writer.finish()
-    return json.dumps([index, source.name, folder, lengths, dataclasses.asdict(counts)])
+    return _Part(index, source.name, folder, lengths, counts)
 
 
 def _keep_results(folder: str, results: list[str]) -> None:
     """Leaves what the workers told where the process that waits finds it."""
-    own = os.path.join(folder, f"{_RESULTS}-{uuid.uuid4().hex[:12]}")
+    _write_json(folder, _RESULTS, results)
+
+
+def _write_json(folder: str, name: str, content: Any) -> None:
+    """Writes a file that is there as a whole or not at all."""
+    own = os.path.join(folder, f"{name}-{uuid.uuid4().hex[:12]}")
     with open(own, "w") as file:
-        json.dump(results, file)
-    os.replace(own, os.path.join(folder, _RESULTS))
+        json.dump(content, file)
+    os.replace(own, os.path.join(folder, name))
 
 
 def _open(source: BeamSource) -> Any:
@@ -271,6 +302,52 @@ def _run(pipeline: Any) -> None:
     state = result.wait_until_finish()
     if state != "DONE":
         raise RuntimeError(f"the Beam pipeline ended as {state}; its runner's log tells why. Nothing was written.")
+
+
+def _raise_failure(folder: str) -> None:
+    try:
+        with open(os.path.join(folder, _FAILURE)) as file:
+            kind, text = json.load(file)
+    except FileNotFoundError:
+        return
+    raise (TypeError if kind == "TypeError" else ValueError)(text)
+
+
+class _Progress:
+    """A bar of the sources that are done, whoever writes them: counted on the disk."""
+
+    def __init__(self, folder: str, num_sources: int, name: str, progress: bool) -> None:
+        self._done = os.path.join(glob.escape(folder), "source-*", _DONE)
+        to_terminal = sys.stderr.isatty()
+        self._bar = tqdm(
+            total=num_sources,
+            desc=f"write {name} on Beam",
+            unit="source",
+            disable=not progress,
+            mininterval=0.1 if to_terminal else 5.0,
+            delay=0.0 if to_terminal else 1.0,
+        )
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="beam-progress", daemon=True)
+
+    def __enter__(self) -> None:
+        if not self._bar.disable:
+            self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if not self._bar.disable:
+            self._thread.join()
+        self._bar.close()
+
+    def _watch(self) -> None:
+        while True:
+            ended = self._ended.wait(_POLL_SECONDS)
+            # An element that was done twice is counted once.
+            done = {os.path.basename(os.path.dirname(path))[: len("source-000000")] for path in glob.glob(self._done)}
+            self._bar.update(len(done) - self._bar.n)
+            if ended:
+                return
 
 
 def _take_results(folder: str, num_sources: int) -> list[_Part]:

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from replayfeed.pipelines import rlds_beam
 from replayfeed.pipelines.episode_source import EpisodeSource, RawEpisode
-from replayfeed.pipelines.rlds_beam import split_slices, write_rlds_with_beam
+from replayfeed.pipelines.rlds_beam import split_slices
 from replayfeed.pipelines.rlds_write import write_rlds
+
+write_rlds_with_beam = functools.partial(rlds_beam.write_rlds_with_beam, progress=False)
 
 STEP_SPEC = {
     "observation": tf.TensorSpec([2], tf.float64),
@@ -153,10 +156,10 @@ def other_fields() -> EpisodeSource:
     return EpisodeSource("other", {**STEP_SPEC, "action": tf.TensorSpec([], tf.int32)}, lambda seed: iter([]))
 
 
-def broken() -> EpisodeSource:
+def broken(error: Exception) -> EpisodeSource:
     def read(seed):
         yield episode(0)
-        raise OSError("the disk is gone")
+        raise error
 
     return EpisodeSource("broken", STEP_SPEC, read, metadata_spec={"number": tf.TensorSpec([], tf.int64)})
 
@@ -165,13 +168,28 @@ def broken() -> EpisodeSource:
     ("source", "message"),
     [
         (other_fields, "other: all sources must have the same fields: 'number' is None here"),
-        (broken, "the disk is gone"),
+        (functools.partial(broken, ValueError("broken, episode 1: it ends too early")), "broken, episode 1: it ends"),
     ],
 )
-def test_what_fails_in_a_worker_leaves_nothing(tmp_path, source, message):
-    with pytest.raises(Exception, match=message):
+def test_bad_data_are_told_of_as_write_rlds_does(tmp_path, source, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        write_rlds_with_beam([*slices(0, 2), source, *slices(2, 3)], tmp_path / "beam", name="mine")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_worker_that_fails_leaves_nothing(tmp_path):
+    with pytest.raises(Exception, match="the disk is gone"):
+        source = functools.partial(broken, OSError("the disk is gone"))
         write_rlds_with_beam([*slices(0, 2), source], tmp_path / "beam", name="mine")
     assert os.listdir(tmp_path) == []
+
+
+def test_progress_counts_the_sources_that_are_done_on_stderr_alone(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    rlds_beam.write_rlds_with_beam(slices(0, 1, 2), tmp_path / "beam", name="mine", progress=True)
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "write mine on Beam: 100%" in told.err and "2/2" in told.err
 
 
 def test_nothing_to_write_is_refused(tmp_path):
