@@ -11,6 +11,8 @@ import math
 import mmap
 import os
 import pathlib
+import shutil
+import tempfile
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -27,18 +29,48 @@ _WARN_SHARE = 0.2
 _logger = logging.getLogger(__name__)
 
 
-def allocate(shape: Sequence[int], dtype: Any) -> Array:
+def allocate(shape: Sequence[int], dtype: Any, folder: str | os.PathLike[str] | None = None) -> Array:
     """Zeros of this shape in pages of their own, which the system commits when first written.
 
     The map is private: a forked child writes into its own copy, never into the parent's buffer.
+
+    Args:
+      shape: of the array.
+      dtype: of the array.
+      folder: where a file shall hold it, so that it may be larger than memory; the system keeps in
+        memory what is in use. The file has no name and goes with the process. Its map is shared
+        with forked children.
+
+    Raises:
+      OSError: there is no such folder, or not enough room on its disk; the message says how much is needed.
     """
     dtype = np.dtype(dtype)
     num_bytes = max(1, math.prod(shape) * dtype.itemsize)
+    if folder is not None:
+        pages = _map_file(os.fspath(folder), num_bytes)
+        return np.frombuffer(pages, dtype, math.prod(shape)).reshape(shape)
     pages = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if num_bytes >= _HUGE_PAGES_FROM:
         # Random rows of a large array miss the page table as often as the cache (benchmarks/README.md).
         pages.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(pages, dtype, math.prod(shape)).reshape(shape)
+
+
+def _map_file(folder: str, num_bytes: int) -> mmap.mmap:
+    descriptor, path = tempfile.mkstemp(prefix="replayfeed-", dir=folder)
+    try:
+        os.unlink(path)
+        try:
+            # Room is taken here: a disk that is full later would kill the process at a write.
+            os.posix_fallocate(descriptor, 0, num_bytes)
+        except OSError as error:
+            free = format_bytes(shutil.disk_usage(folder).free)
+            raise OSError(
+                error.errno, f"{folder!r} has no room for {format_bytes(num_bytes)} ({free} are free): {error.strerror}"
+            ) from error
+        return mmap.mmap(descriptor, num_bytes, flags=mmap.MAP_SHARED)
+    finally:
+        os.close(descriptor)
 
 
 class SharedMemory:
@@ -59,8 +91,8 @@ class SharedMemory:
     array([ 0, 10,  0])
     """
 
-    def __init__(self, shape: Sequence[int], dtype: Any) -> None:
-        self.array = allocate(shape, dtype)
+    def __init__(self, shape: Sequence[int], dtype: Any, folder: str | os.PathLike[str] | None = None) -> None:
+        self.array = allocate(shape, dtype, folder)
         first = (0,) * len(shape)
         with tf.init_scope():  # eager, whatever function is being traced
             tensor = as_tensor(self.array)

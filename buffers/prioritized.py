@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -82,6 +83,7 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
       min_size_to_sample: frames that must be held before anything can be drawn.
       cast: convert input within its kind (float64 to float32) instead of refusing it.
       eligible_fn: as in `TFUniformReplayBuffer`: only frames for which it holds start windows, and have mass.
+      storage_folder: as in `TFUniformReplayBuffer`: where files shall hold the frames.
 
     Raises:
       TypeError: `alpha`, `beta`, `eps` or `initial` is no number where it must be one.
@@ -128,6 +130,7 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
         min_size_to_sample: int = 1,
         cast: bool = False,
         eligible_fn: Callable[[Nest], Any] | None = None,
+        storage_folder: str | os.PathLike[str] | None = None,
     ) -> None:
         if not isinstance(stratified, bool):
             raise TypeError(f"stratified must be a bool, got {stratified!r}.")
@@ -153,6 +156,7 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
             min_size_to_sample=min_size_to_sample,
             cast=cast,
             eligible_fn=eligible_fn,
+            storage_folder=storage_folder,
         )
         self._stratified = stratified
         self._num_stale = 0

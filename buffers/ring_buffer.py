@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Callable
@@ -73,6 +74,7 @@ class RingReplayBuffer(ReplayBuffer):
         min_size_to_sample: int = 1,
         cast: bool = False,
         eligible_fn: Callable[[Nest], Any] | None = None,
+        storage_folder: str | os.PathLike[str] | None = None,
         rule: DrawRule = UNIFORM_RULE,
     ) -> None:
         capacity = check_ring_settings(
@@ -83,9 +85,10 @@ class RingReplayBuffer(ReplayBuffer):
         predicate = None if eligible_fn is None else StartPredicate(self._spec, eligible_fn)
         self._bytes_capacity = capacity * self._spec.frame_bytes
         frame_bytes = self._bookkeeping_bytes + (0 if rule.is_plain else _SAMPLER_BYTES)
-        check_capacity_fits(self._bytes_capacity + capacity * frame_bytes, "max_length or batch_size")
+        in_memory = self._bytes_capacity if storage_folder is None else 0
+        check_capacity_fits(in_memory + capacity * frame_bytes, "max_length or batch_size")
 
-        self._storage = FrameStorage(self._spec.fields, capacity)
+        self._storage = FrameStorage(self._spec.fields, capacity, storage_folder)
         self._ring = FrameRing(int(batch_size), capacity)
         self._usage = Usage(capacity)
         self._lock = threading.Lock()

@@ -10,6 +10,7 @@ never written: to gather it is to pad, at no cost but the index.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,9 +51,11 @@ class FrameStorage:
     Args:
       fields: the fields of a frame, in the order in which leaves are given and returned.
       num_rows: rows to make room for.
+      folder: where files shall hold them (`memory.allocate`); None: memory does.
     """
 
-    def __init__(self, fields: Sequence[Field], num_rows: int) -> None:
+    def __init__(self, fields: Sequence[Field], num_rows: int, folder: str | os.PathLike[str] | None = None) -> None:
+        self._folder = folder
         self._fields = tuple(fields)
         self._shapes = [field.shape for field in self._fields]
         self._stored = [np.dtype(_STORED_AS.get(field.dtype, field.dtype).as_numpy_dtype) for field in self._fields]
@@ -153,7 +156,7 @@ class FrameStorage:
         widths = tuple(self._fields[index].num_elements for index in indices)
         dtype = self._stored[indices[0]]
         parts = np.dtype([(f"field_{i}", f"V{width * dtype.itemsize}") for i, width in enumerate(widths)])
-        return _Group(dtype, tuple(indices), widths, SharedMemory((num_rows, sum(widths)), dtype), parts)
+        return _Group(dtype, tuple(indices), widths, SharedMemory((num_rows, sum(widths)), dtype, self._folder), parts)
 
     def _make_views(self, num_rows: int) -> list[Array]:
         """For each field its part of the records `[num_rows, ...]`, in the field's own dtype."""

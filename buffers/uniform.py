@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -56,6 +57,9 @@ class TFUniformReplayBuffer(RingReplayBuffer):
         always, and may be among the newest too. The newest rows have probability 1; all weights are 1.
       eligible_fn: `items -> bool [B]` (`[B, T]` in `add_sequence`), as `end_of_episode_fn`, asked when frames are
         added: only frames for which it holds start windows, in draws and passes. Odds are even over those.
+      storage_folder: on a disk that shall hold the frames, for a capacity larger than memory: the system keeps in
+        memory what is in use, and a draw reads the rest. The files have no names and go with the process; forked
+        children write into the same ones. Room on the disk is taken at once.
 
     Draws through a sampler, and all draws after a `delete`, are made in Python with the writer's lock held, also
     in datasets: one call for each batch. With a sampler other than `Uniform()`, or with `max_times_sampled`, a
@@ -66,6 +70,7 @@ class TFUniformReplayBuffer(RingReplayBuffer):
       ValueError: one of them is below 1, or `min_size_to_sample` is above the capacity.
       ValueError: `device` is no CPU, or `seed` no int of at least 0.
       ValueError: the capacity does not fit into memory, or has 2**31 frames or more.
+      OSError: `storage_folder` is not there, or has no room for the capacity.
       TypeError, ValueError: as `DataSpec` and `EpisodeRule` raise them.
       TypeError, ValueError: as `choose_sampler` and `check_remover` raise them, by name.
 
@@ -108,6 +113,7 @@ class TFUniformReplayBuffer(RingReplayBuffer):
         max_times_sampled: int = 0,
         newest_fraction: float = 0.0,
         eligible_fn: Callable[[Nest], Any] | None = None,
+        storage_folder: str | os.PathLike[str] | None = None,
     ) -> None:
         check_remover(remover)
         if not isinstance(scope, str):
@@ -125,5 +131,6 @@ class TFUniformReplayBuffer(RingReplayBuffer):
             min_size_to_sample=min_size_to_sample,
             cast=cast,
             eligible_fn=eligible_fn,
+            storage_folder=storage_folder,
             rule=choose_sampler(sampler, max_times_sampled, newest_fraction),
         )
