@@ -37,6 +37,8 @@ _CHUNK_BYTES = 1 << 20
 # Images that one thread encodes at a time.
 _IMAGES_A_TASK = 32
 
+_IMAGE_BEGINNINGS = (b"\x89PNG", b"\xff\xd8\xff")
+
 _Chunk = bytes | memoryview
 _List = tuple[int, int, Iterable[_Chunk]]
 """The kind of list, its size in bytes, and its content in pieces."""
@@ -75,7 +77,7 @@ def serialize_columns(fmt: EpisodeFormat, episode: RawEpisode) -> bytearray:
     num_steps = len(flags[IS_TERMINAL])
     _check_fields(fmt.steps, episode.columns, (STEPS,))
     _check_fields(fmt.metadata, episode.metadata, ())
-    entries = []
+    entries: list[tuple[str, _List]] = []
     for field in fmt.steps:
         is_flag = len(field.path) == 2 and field.path[1] in flags
         column = flags[field.path[1]] if is_flag else _find(episode.columns, field.path[1:], field)
@@ -201,26 +203,41 @@ def _checked(field: FieldFormat, values: Array) -> Array:
     expected = tf.as_dtype(field.dtype).as_numpy_dtype
     if field.dtype == "string":
         fits = values.dtype.kind in "OSU"
+    elif values.dtype == object and field.encoding == "png":
+        # Where its steps differ in size, a source gives images as its files hold them.
+        return _checked_images(field, values)
     else:
         fits = values.dtype == np.dtype(expected) or values.dtype.newbyteorder("=") == np.dtype(expected)
     found = values.shape[1:]
     same_rank = len(found) == len(field.shape)
     if not fits or not same_rank or any(dim not in (None, got) for dim, got in zip(field.shape, found, strict=True)):
+        hint = " (values that are still encoded?)" if values.dtype == object and field.dtype != "string" else ""
         raise ValueError(
-            f"field {field.place!r}: expected {field.dtype} {list(field.shape)}, got {values.dtype} {list(found)}"
+            f"field {field.place!r}: expected {field.dtype} {list(field.shape)}, got {values.dtype} {list(found)}{hint}"
         )
     return values if field.dtype == "string" else values.astype(expected, copy=False)
 
 
+def _checked_images(field: FieldFormat, values: Array) -> Array:
+    """Encoded images `[M]`, which are written as they are."""
+    for value in values.ravel().tolist():
+        if values.ndim != 1 or not isinstance(value, bytes) or not value.startswith(_IMAGE_BEGINNINGS):
+            raise ValueError(
+                f"field {field.place!r}: expected {field.dtype} {list(field.shape)}, or PNG and JPEG files as bytes, "
+                f"got objects of the shape {list(values.shape[1:])}"
+            )
+    return values
+
+
 def _list(field: FieldFormat, values: Array) -> _List:
     if field.encoding == "png":
-        return _bytes_list(_encode_png(values))
+        return _bytes_list(values.tolist() if values.dtype == object else _encode_png(values))
     if field.encoding == "bytes":
         return _raw_list(values)
     if field.dtype == "string":
         return _bytes_list(_strings(field, values))
     if field.dtype == "float32":
-        content = memoryview(np.ascontiguousarray(values, "<f4").reshape(-1).view(np.uint8))
+        content = np.ascontiguousarray(values, "<f4").reshape(-1).view(np.uint8).data
         return _packed(_FLOATS, len(content), [content])
     return _int_list(values)
 
@@ -280,7 +297,7 @@ def _varints(values: Array) -> bytes:
     groups = (shifted & np.uint64(0x7F)).astype(np.uint8)
     present = shifted > 0
     present[:, 0] = True
-    groups[:, :-1] |= present[:, 1:].astype(np.uint8) << 7
+    groups[:, :-1] |= present[:, 1:] * np.uint8(0x80)
     # A mask picks in the order of rows, so each number keeps its bytes together.
     return groups[present].tobytes()
 
@@ -303,7 +320,7 @@ def _raw_list(values: Array) -> _List:
             framed = np.empty([len(part), width], np.uint8)
             framed[:, : len(header)] = header
             framed[:, len(header) :] = part
-            yield memoryview(framed.reshape(-1))
+            yield framed.reshape(-1).data
 
     return _BYTES, num_values * width, content()
 

@@ -13,7 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, Union, get_args
 
 import tensorflow as tf
 from tqdm import tqdm
@@ -34,7 +34,7 @@ from .rlds_write_metadata import EpisodeMetadata, add_metadata
 from .rlds_write_report import WriteReport
 from .rlds_write_shards import FileFormat, ShardWriter
 
-Writable = EpisodeSource | Episodes | ReplayBuffer | tf.data.Dataset | str | os.PathLike[str]
+Writable = Union[EpisodeSource, Episodes, ReplayBuffer, tf.data.Dataset, str, "os.PathLike[str]"]
 """What episodes can be written from."""
 
 # What TFDS finds again in the names of files.
@@ -315,7 +315,7 @@ def _check_arguments(name: str, splits: list[str], file_format: str, shards: int
             )
     if file_format not in get_args(FileFormat):
         raise ValueError(f"file_format must be 'tfrecord' or 'array_record', got {file_format!r}.")
-    if shards is not None and (isinstance(shards, bool) or not isinstance(shards, int) or shards < 1):
+    if shards is not None and shards < 1:
         raise ValueError(f"shards must be 1 or more, or None, got {shards!r}.")
     if not _VERSION.fullmatch(version):
         raise ValueError(f"version must be three numbers, such as '1.0.0', got {version!r}.")

@@ -6,7 +6,7 @@
 | float32 | list of floats | kept bit for bit, and the fastest to read |
 | float16, bfloat16, float64, complex | bytes | a list holds float32: it would keep 0.1 as 0.10000000149011612 |
 | integers and bools, up to 16 of them a step | list of int64 | exact, and what readers expect of actions and flags |
-| integers and bools, more of them | bytes | a list takes up to 10 bytes for each |
+| integers and bools, more of them, and not in sequences | bytes | a list takes up to 10 bytes for each |
 | strings | list of bytes | |
 
 A field whose first dimension is unknown is a sequence, which may differ in length from step
@@ -225,7 +225,9 @@ def _encoding(name: str, field: FieldFormat) -> Literal["list", "bytes"]:
     if num_unknown:
         as_bytes = True
     elif field.dtype in _INTEGERS:
-        as_bytes = field.dtype != "uint32" and math.prod(dim or 1 for dim in field.shape) > _MAX_LISTED
+        # TFDS decodes the bytes in sequences one by one.
+        num_values = 0 if field.num_sequences else math.prod(dim or 1 for dim in field.shape)
+        as_bytes = field.dtype != "uint32" and num_values > _MAX_LISTED
     else:
         as_bytes = field.dtype not in _LIST_DTYPES
     if field.dtype not in (_BYTES_DTYPES if as_bytes else _LIST_DTYPES):

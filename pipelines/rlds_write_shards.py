@@ -14,9 +14,6 @@ import tensorflow as tf
 
 FileFormat = Literal["tfrecord", "array_record"]
 
-_SHARD_BYTES = 256 << 20
-"""A file that is this large is ended, where nobody says how many there are to be."""
-
 
 class ShardWriter:
     """Writes the files of one split.
@@ -26,9 +23,10 @@ class ShardWriter:
       stem: what their names begin with, `'mine-train.tfrecord'`.
       file_format: `'tfrecord'` or `'array_record'`.
       num_shards: how many files; fewer where there are fewer records. None: as many as it
-        takes of about 256 MB each.
+        takes of `shard_bytes` each.
       num_records: how many records are announced; None when unknown. Where it is wrong, and
         `num_shards` is given, the records are dealt out once more at the end.
+      shard_bytes: a file that has reached this size is ended, where nobody says how many there are to be.
 
     Raises:
       ImportError: `file_format` is `'array_record'`, and array_record is not installed.
@@ -50,11 +48,13 @@ class ShardWriter:
         *,
         num_shards: int | None = None,
         num_records: int | None = None,
+        shard_bytes: int = 256 << 20,
     ) -> None:
         self._folder = folder
         self._stem = stem
         self._file_format: FileFormat = file_format
         self._num_shards = num_shards
+        self._max_shard_bytes = shard_bytes
         self._planned = None if num_shards is None or num_records is None else _deal(num_records, num_shards)
         self._lengths: list[int] = []
         self._writer: Any = None
@@ -74,7 +74,7 @@ class ShardWriter:
         self._shard_bytes += len(record)
         index = len(self._lengths) - 1
         if self._planned is None:
-            is_full = self._shard_bytes >= _SHARD_BYTES
+            is_full = self._shard_bytes >= self._max_shard_bytes
         else:
             is_full = index < len(self._planned) and self._lengths[index] >= self._planned[index]
         if is_full:

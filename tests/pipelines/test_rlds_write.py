@@ -15,7 +15,10 @@ import rlds
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from replayfeed.buffers import TFUniformReplayBuffer
 from replayfeed.pipelines.episode_source import EpisodeSource, RawEpisode
+from replayfeed.pipelines.fill import fill
+from replayfeed.pipelines.rlds_open import open_source
 from replayfeed.pipelines.rlds_read import load_rlds
 from replayfeed.pipelines.rlds_write import write_rlds
 
@@ -163,6 +166,51 @@ def test_a_data_source_of_tfds_reads_array_record(tmp_path):
     assert np.array_equal(steps[2]["image"], image[2])
 
 
+def test_what_a_buffer_holds_is_written_and_the_buffer_keeps_it(tmp_path):
+    episodes = load_rlds(
+        tf.data.Dataset.from_generator(
+            lambda: iter([{"steps": _columns(3, terminal=True)}, {"steps": _columns(4, start=100)}]),
+            output_signature={"steps": tf.nest.map_structure(_stacked, _columns(1))},
+        ),
+        layout="transition",
+    )
+    buffer = TFUniformReplayBuffer(episodes.element_spec, batch_size=1, max_length=100)
+    fill(buffer, episodes, progress=False)
+    report = _write(buffer, tmp_path / "data")
+    assert (report.episodes, report.terminals, report.truncations, report.partial) == (2, 1, 1, 0)
+    assert _observations(tmp_path / "data") == [[0, 1, 2], [100, 101, 102, 103]]
+    first, _ = load_rlds(tmp_path / "data", layout="transition")
+    assert (first["action"].tolist(), first["discount"].tolist()) == ([10, 11], [1, 0])
+    assert buffer.stats().frames == 5
+
+
+def _stacked(leaf):
+    return tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)
+
+
+_RECORDED = [
+    *("array_record", "cartpole", "d4rl_hopper", "edge_lengths", "envlogger_catch", "envlogger_dm_control"),
+    *("metadata", "minari_cartpole", "nested_images", "spec_generated"),
+]
+
+
+@pytest.mark.parametrize("name", _RECORDED)
+def test_recorded_datasets_come_back_with_every_field_and_bit(tmp_path, shared_data, name):
+    _write(shared_data / name, tmp_path / "data")
+    wanted = open_source(shared_data / name, fields="all")
+    found = open_source(tmp_path / "data", fields="all")
+    assert found.step_spec == wanted.step_spec
+    assert found.metadata_spec == wanted.metadata_spec
+    for one, other in zip(wanted.read(None), found.read(None), strict=True):
+        assert _bits_of(one.columns) == _bits_of(other.columns)
+        assert _bits_of(one.metadata) == _bits_of(other.metadata)
+        assert one.invalid == other.invalid
+
+
+def _bits_of(nest):
+    return [_bits(leaf) for leaf in tf.nest.flatten(nest, expand_composites=True)]
+
+
 # Every bit
 
 
@@ -200,7 +248,7 @@ def _bytes_of(draw, dtype, shape):
     return (data & 1).view(bool).reshape(shape) if dtype == "bool" else data.view(as_numpy).reshape(shape)
 
 
-@hypothesis.settings(max_examples=15, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.settings(max_examples=10, suppress_health_check=list(hypothesis.HealthCheck))
 @hypothesis.given(episodes=_random_episodes(), shards=st.sampled_from([None, 1, 2, 5]))
 def test_random_episodes_come_back_bit_for_bit_and_in_order(tmp_path, episodes, shards):
     _write(_source(*episodes), tmp_path / "data", shards=shards, overwrite=True)
@@ -248,6 +296,21 @@ def test_fr_522_sequences_of_images_can_be_read_back(tmp_path):
     _write(ragged, tmp_path / "ragged", encode_images=["images"])
     (_, first), _ = _episodes(tmp_path / "ragged")
     assert np.array_equal(first[1]["images"], images[1])
+
+
+def test_images_that_differ_in_size_pass_through_as_their_files_are(tmp_path):
+    images = [np.full([height, 5, 3], height, np.uint8) for height in (4, 9)]
+    files = np.empty([2], object)
+    files[:] = [tf.io.encode_jpeg(images[0], quality=100).numpy(), tf.io.encode_png(images[1]).numpy()]
+    columns = _columns(2, image=files)
+    spec = {**_spec(columns), "image": tf.TensorSpec([None, None, 3], tf.uint8)}
+    _write(EpisodeSource("mine", spec, lambda seed: iter([RawEpisode("0", columns)])), tmp_path / "data")
+    ((_, steps),) = _episodes(tmp_path / "data")
+    assert [step["image"].shape for step in steps] == [(4, 5, 3), (9, 5, 3)]
+    assert np.array_equal(steps[1]["image"], images[1])
+    columns["image"][1] = b"no image"
+    with pytest.raises(ValueError, match=r"field 'image': expected uint8 \[None, None, 3\], or PNG and JPEG files"):
+        _write(EpisodeSource("mine", spec, lambda seed: iter([RawEpisode("0", columns)])), tmp_path / "other")
 
 
 # Ends
