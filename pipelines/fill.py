@@ -108,7 +108,7 @@ the buffer logs how many, and this report counts them all the same |
     route = route_into(buffer, streams, priorities, told_by_frames=told_by_frames)
     route.check_fits(episodes)
     started = time.perf_counter()
-    watch = InsertWatch(buffer, ends_in_observation=told_by_frames)
+    watch = InsertWatch(buffer, ends_in_observation=episodes.layout != "transition")
     with contextlib.ExitStack() as stack:
         journal = None
         if resume is not None:

@@ -129,6 +129,16 @@ def test_windows_of_trajectories_never_join_episodes(make_buffer):
         ]  # fmt: skip
 
 
+def test_windows_of_steps_never_join_episodes(make_buffer):
+    episodes = load_rlds(_dataset(3, 4, terminal=[0]), layout="step")
+    with make_buffer(episodes.element_spec) as buffer:
+        report = fill(buffer, episodes, progress=False)
+        assert (report.frames, report.terminals, report.truncations) == (7, 1, 1)
+        assert sorted(items["observation"].numpy().tolist() for items in _windows(buffer)) == [
+            [0, 1], [1, 2], [3, 4], [4, 5], [5, 6]
+        ]  # fmt: skip
+
+
 def test_nothing_is_joined_to_what_the_buffer_held_before_or_gets_after():
     episodes = load_rlds(_dataset(3), layout="transition")
     buffer = _uniform(episodes.element_spec)
