@@ -102,7 +102,7 @@ windows = st.builds(
 # -- which windows come ------------------------------------------------------------------------
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(
     st.lists(st.integers(1, 12), min_size=1, max_size=12),
     windows,
@@ -508,34 +508,23 @@ def filled(buffer, episodes):
 
 
 @pytest.mark.parametrize("layout", ["transition", "trajectory"])
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {},
-        {"num_steps": 2},
-        {"window": Window(3, burn_in=2, short="pad")},
-        {"window": Window(4, stride=3, short="pad")},
-    ],
-)
-def test_a_pass_gives_the_windows_that_buffers_with_the_same_episodes_give(cartpole_folder, layout, arguments):
+def test_a_pass_gives_the_windows_that_buffers_with_the_same_episodes_give(cartpole_folder, layout):
     episodes = load_rlds(str(cartpole_folder), layout=layout)
     ring = filled(TFUniformReplayBuffer(episodes.element_spec, batch_size=1, max_length=1000), episodes)
     episodic = filled(EpisodicReplayBuffer(episodes.element_spec, capacity=10), episodes)
-    for how in ({"epochs": 2}, {"single_deterministic_pass": True}):
-        mine = windows_dataset(
-            episodes.start_pass,
-            episodes.element_spec,
-            16,
-            name=episodes.name,
-            layout=layout,
-            shuffle_frames=40,
-            **arguments,
-            **how,
-        )
-        for buffer in (ring, episodic) if arguments else (ring,):
-            theirs = buffer.as_dataset(16, **arguments, **how)
-            assert mine.element_spec == theirs.element_spec
-            equal_multisets(iter(mine), iter(theirs))
+    shuffled: dict[str, Any] = {"epochs": 2}
+    ordered: dict[str, Any] = {"single_deterministic_pass": True}
+    for buffer, arguments in (
+        (ring, {**shuffled}),
+        (ring, {**ordered, "num_steps": 2}),
+        (ring, {**shuffled, "window": Window(3, burn_in=2, short="pad")}),
+        (episodic, {**shuffled, "num_steps": 2}),
+        (episodic, {**ordered, "window": Window(4, stride=3, short="pad")}),
+    ):
+        mine = episodes.as_dataset(16, shuffle_frames=40, **arguments)
+        theirs = buffer.as_dataset(16, **arguments)
+        assert mine.element_spec == theirs.element_spec
+        equal_multisets(iter(mine), iter(theirs))
 
 
 def test_transforms_take_the_windows_as_they_take_a_buffers(cartpole_folder):
@@ -556,7 +545,7 @@ def test_transforms_take_the_windows_as_they_take_a_buffers(cartpole_folder):
     assert tf.nest.flatten(items)[0].shape[:2] == [8, 5]
 
 
-@pytest.mark.parametrize("layout", ["transition", "trajectory", "step"])
+@pytest.mark.parametrize("layout", ["transition", "trajectory"])
 def test_ids_tell_episode_and_frame_whatever_the_order_of_reading(cartpole_folder, layout):
     episodes = load_rlds(str(cartpole_folder), layout=layout)
     frames = {episode.place: tf.nest.flatten(episode.frames) for episode in episodes.start_pass()}
@@ -618,7 +607,7 @@ def source_from(first: int, lengths: list[int]):
 
 
 def test_a_mixture_draws_each_window_from_a_source_by_its_weight():
-    """20,480 draws with p = 3/4: six standard deviations are 0.018."""
+    """20,480 draws with p = 3/4: six standard deviations are 0.018; of the 256 of one batch 0.163."""
     dataset = mixed_windows([source_from(0, [5, 6]), source_from(1000, [40])], [3.0, 1.0], 256, 2, seed=0)
     shares, sources = [], []
     for items, info in itertools.islice(iterate(dataset), 80):
@@ -627,6 +616,7 @@ def test_a_mixture_draws_each_window_from_a_source_by_its_weight():
         shares.append(1 - of_second[:, 0].mean())
         sources += (info.probabilities.numpy()[~of_second[:, 0]]).tolist()
     assert abs(np.mean(shares) - 0.75) < 0.018
+    assert max(abs(share - 0.75) for share in shares) < 0.163
     assert sources == pytest.approx([0.75 / 9] * len(sources))
 
 
