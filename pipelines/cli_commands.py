@@ -29,12 +29,21 @@ app = typer.Typer(
     "Results go to stdout, all else to stderr.",
 )
 
+
+def _word(value: str | None) -> str | None:
+    """What TFDS finds again in the names of files."""
+    if value is not None and not (value.isascii() and value.isidentifier() and value[0] != "_"):
+        raise typer.BadParameter(f"expected letters, digits and underscores, a letter first, got {value!r}.")
+    return value
+
+
 _Split = Annotated[str | None, typer.Option(help="Split of the source, or a slice of it, as 'train[:100]'.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 _Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
 _Limit = Annotated[int | None, typer.Option(min=1, help="Episodes to read; all by default.")]
-_Name = Annotated[str | None, typer.Option(help="Name of the new dataset; by default that of FOLDER.")]
+_Name = Annotated[str | None, typer.Option(callback=_word, help="Name of the new dataset; by default that of FOLDER.")]
+_AsSplit = Annotated[str, typer.Option(callback=_word, help="Split to write.")]
 _FileFormat = Annotated[Literal["tfrecord", "array_record"], typer.Option(help="Format of the files.")]
 _Shards = Annotated[int | None, typer.Option(min=1, help="Files to write; by default one for about 256 MB each.")]
 _Overwrite = Annotated[
@@ -54,7 +63,7 @@ def import_command(
     folder: Annotated[pathlib.Path, typer.Argument(show_default=False)],
     name: _Name = None,
     split: _Split = None,
-    as_split: Annotated[str, typer.Option(help="Split to write.")] = "train",
+    as_split: _AsSplit = "train",
     on_bad_episode: Annotated[
         Literal["error", "skip", "repair", "keep"],
         typer.Option(help="What becomes of unsound episodes, as load_rlds tells; 'keep' writes all as they are."),
@@ -120,7 +129,7 @@ def export_command(
     table: Annotated[str, typer.Argument(show_default=False)],
     folder: Annotated[pathlib.Path, typer.Argument(show_default=False)],
     name: _Name = None,
-    as_split: Annotated[str, typer.Option(help="Split to write.")] = "train",
+    as_split: _AsSplit = "train",
     file_format: _FileFormat = "tfrecord",
     shards: _Shards = None,
     overwrite: _Overwrite = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -10,8 +11,7 @@ from typing import Literal, Protocol
 
 import tensorflow as tf
 
-from replayfeed.buffers import ReplayBuffer
-
+from .buffer_episodes import buffer_source
 from .cli_served import open_served
 from .episode_source import EpisodeSource
 from .rlds_beam import split_slices, write_rlds_with_beam
@@ -131,18 +131,19 @@ def export_table(
     address: str, table: str, target: Target, stage: Stage, *, timeout_s: float, shards: int | None, progress: bool
 ) -> WriteReport:
     """Writes what a served table holds."""
-    buffer: ReplayBuffer = open_served(address, table, timeout_s=timeout_s)
-    stage.reading = True
-    return write_rlds(
-        buffer,
-        target.folder,
-        name=target.name,
-        split=target.split,
-        file_format=target.file_format,
-        shards=shards,
-        overwrite=target.overwrite,
-        progress=progress,
-    )
+    with contextlib.closing(open_served(address, table, timeout_s=timeout_s)) as buffer:
+        source = buffer_source(buffer)
+        stage.reading = True
+        return write_rlds(
+            source,
+            target.folder,
+            name=target.name,
+            split=target.split,
+            file_format=target.file_format,
+            shards=shards,
+            overwrite=target.overwrite,
+            progress=progress,
+        )
 
 
 def validate(path: str, stage: Stage, *, split: str | None, limit: int | None, progress: bool) -> RldsReport:

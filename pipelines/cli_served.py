@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from replayfeed.buffers import ReplayBuffer, ReverbEpisodicReplayBuffer, ReverbReplayBuffer
+from replayfeed.buffers import ReverbEpisodicReplayBuffer, ReverbReplayBuffer
 from replayfeed.buffers.nests import Nest
 from replayfeed.buffers.reverb_items import WholeEpisodes, kind_from
 from replayfeed.buffers.reverb_layout import packed_signature
@@ -17,7 +17,9 @@ from replayfeed.buffers.spec import DataSpec
 _TRAJECTORY = ("step_type", "observation", "action", "policy_info", "next_step_type", "reward", "discount")
 
 
-def open_served(address: str, table: str, *, timeout_s: float = 10.0) -> ReplayBuffer:
+def open_served(
+    address: str, table: str, *, timeout_s: float = 10.0
+) -> ReverbReplayBuffer | ReverbEpisodicReplayBuffer:
     """The buffer of a table that a `TableConfig` of this package made.
 
     Args:

@@ -188,6 +188,8 @@ def test_debug_shows_where_an_error_came_from(run, tmp_path):
         ("import", "x", "y", "--on-bad-episode", "hide"),
         ("import", "x", "y", "--beam-slices", "3"),
         ("import", "x", "y", "--beam", "--limit", "3"),
+        ("import", "x", "y", "--name", "a-b"),
+        ("export", "x", "y", "z", "--as-split", "a b"),
     ],
 )
 def test_wrong_options_end_with_2(run, arguments):
@@ -343,7 +345,7 @@ def test_export_writes_a_served_table_and_takes_nothing_out(run, tmp_path):
     assert left == 5
     assert [frames["action"] for frames in steps_of(tmp_path / "new")] == [[0, 1], [2, 3, 4]]
     assert [frames["observation"]["camera"] for frames in steps_of(tmp_path / "new")][0] == [[0, 0], [1, 1]]
-    assert unscannable.exit_code != 0 and "scannable=True" in unscannable.stderr
+    assert unscannable.exit_code == 2 and "scannable=True" in unscannable.stderr
     assert unknown.exit_code == 2 and "no table 'none'" in unknown.stderr
 
 
