@@ -26,7 +26,16 @@ from .rlds_steps import (
     find_fault,
     num_steps_of,
 )
-from .step_additions import with_absorbing_state, with_episode_fields, with_return_to_go, with_zero_observation_told
+from .step_additions import (
+    EPISODE_METADATA,
+    NEXT_OBSERVATION_IS_FILLER,
+    OBSERVATION_IS_FILLER,
+    RETURN_TO_GO,
+    with_absorbing_state,
+    with_episode_fields,
+    with_return_to_go,
+    with_zero_observation_told,
+)
 
 
 class Converted(NamedTuple):
@@ -81,7 +90,10 @@ class Conversion:
         if field is None:
             yield None, raw
         elif field in raw.metadata:
-            yield _agent_name(np.asarray(raw.metadata[field])[()]), raw
+            yield _agent_name(np.asarray(raw.metadata[field]).reshape(-1)[0]), raw
+        elif len({len(column) for column in tf.nest.flatten(dict(raw.columns))}) > 1:
+            # Its rows cannot be told apart: a fault, which `convert` finds.
+            yield None, raw
         else:
             agents, first_rows, of_row = np.unique(
                 np.asarray(raw.columns[field]).reshape(-1), return_index=True, return_inverse=True
@@ -116,18 +128,27 @@ class Conversion:
         if options.layout == "trajectory" and not callable(policy_info):
             added = self._added_names()
             policy_info = (*(policy_info or ()), *added) or None
-        return convert_steps(steps, options.layout, policy_info)
+        frames = convert_steps(steps, options.layout, policy_info)
+        if options.layout == "transition" and options.zero_observation == "mark":
+            # What is marked ends an episode, so that it begins no transition: the mark goes where one leads to it.
+            del frames[OBSERVATION_IS_FILLER]
+            frames[NEXT_OBSERVATION_IS_FILLER] = steps.metadata[OBSERVATION_IS_FILLER][1:]
+        return frames
 
     def _added_names(self) -> list[str]:
         options = self._options
         return [
-            *(["return_to_go"] if options.return_to_go is not None else []),
-            *(["observation_is_filler"] if options.zero_observation == "mark" else []),
-            *(["episode_metadata"] if options.episode_fields else []),
+            *([RETURN_TO_GO] if options.return_to_go is not None else []),
+            *([OBSERVATION_IS_FILLER] if options.zero_observation == "mark" else []),
+            *([EPISODE_METADATA] if options.episode_fields else []),
         ]
 
     def _with_additions(self, steps: Steps, metadata: Mapping[str, Nest]) -> Steps:
         options = self._options
+        field = options.agent_field
+        if field is not None and field in steps.metadata and steps.metadata[field].dtype == object:
+            # It has told whose steps they are; no buffer could hold it.
+            steps = steps._replace(metadata={name: column for name, column in steps.metadata.items() if name != field})
         steps = with_zero_observation_told(steps, options.zero_observation)
         if options.return_to_go is not None:
             steps = with_return_to_go(steps, options.return_to_go)
@@ -137,9 +158,9 @@ class Conversion:
 
     def _check_agent_field(self, source: EpisodeSource) -> None:
         field = self._options.agent_field
-        if field is None or field in source.metadata_spec:
+        if field is None:
             return
-        spec = source.step_spec.get(field)
+        spec = source.metadata_spec.get(field, source.step_spec.get(field))
         if not isinstance(spec, tf.TensorSpec) or spec.shape.as_list() not in ([], [1]):
             raise ValueError(
                 f"{source.name}: agent_field={field!r} must name one value of an episode or a step; the episodes have "

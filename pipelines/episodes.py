@@ -102,7 +102,7 @@ class Episodes:
 
     @property
     def report(self) -> LoadReport | None:
-        """What the latest iteration brought so far; None before the first."""
+        """What the latest pass, of whatever it was for, brought so far; None before the first."""
         return None if self._latest is None else self._latest.report()
 
     def __len__(self) -> int:
@@ -115,8 +115,7 @@ class Episodes:
         return True
 
     def __iter__(self) -> Iterator[Nest]:
-        self._latest = self.start_pass()
-        return (episode.frames for episode in self._latest)
+        return (episode.frames for episode in self.start_pass())
 
     def start_pass(self, seed: int | None = None) -> EpisodePass:
         """One pass over all episodes, with names and endings, and a report of its own.
@@ -125,9 +124,10 @@ class Episodes:
           seed: of the order; None for the one that the episodes were loaded with, by default the source's.
             With a `limit` always that one, which also says which episodes they are.
         """
-        return EpisodePass(
+        self._latest = EpisodePass(
             self._source, self._options, self._conversion, None if self._options.limit is not None else seed
         )
+        return self._latest
 
     def as_source(self) -> EpisodeSource:
         """The sound episodes as RLDS has them, for writing and for loading in another layout.
@@ -318,12 +318,15 @@ class EpisodePass:
         yield from self._source.notes
         if self._source.not_loaded:
             yield f"step fields not loaded: {', '.join(self._source.not_loaded)}"
-        if DISCOUNT not in spec:
-            yield "the dataset has no discount: 0 into a terminal step, else 1"
-        if REWARD not in spec:
-            yield "the dataset has no reward: " + ("zeros" if is_trajectory else "the frames have none")
-        if ACTION not in spec:
-            yield "the dataset has no action: " + ("an empty nest" if is_trajectory else "the frames have none")
+        for field, instead in (
+            (DISCOUNT, "0 into a terminal step, else 1"),
+            (REWARD, "zeros" if is_trajectory else "the frames have none"),
+            (ACTION, "an empty nest" if is_trajectory else "the frames have none"),
+        ):
+            if field not in spec:
+                is_there = any(place.split("/")[0] == field for place in self._source.not_loaded)
+                missing = f"the dataset's {field} is not loaded" if is_there else f"the dataset has no {field}"
+                yield f"{missing}: {instead}"
         if self._ending_in_zeros:
             yield (
                 f"{self._ending_in_zeros:,} terminal episodes end in an observation of zeros, which D4RL files hold "
@@ -339,4 +342,6 @@ class EpisodePass:
 def _told(error: tf.errors.OpError) -> str:
     """What a failed assertion of a graph says, without the names of its nodes; of another error the first line."""
     asserted = re.search(r"assertion failed: \[(.*?)\] \[", error.message, re.DOTALL)
-    return asserted.group(1).replace("\\'", "'") if asserted else error.message.splitlines()[0]
+    if asserted:
+        return asserted.group(1).replace("\\'", "'")
+    return re.sub(r"^(\{\{.*?\}\} )+|( \[Op:\w+\].*)$", "", error.message.splitlines()[0])

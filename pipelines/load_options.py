@@ -52,10 +52,10 @@ class LoadOptions:
         _check_choice("alignment", self.alignment, get_args(Alignment))
         _check_choice("zero_observation", self.zero_observation, get_args(ZeroObservation))
         _check_choice("compat", self.compat, (None, *get_args(Compat)))
-        if self.limit is not None and (isinstance(self.limit, bool) or self.limit < 1):
+        if self.limit is not None and (not _is_int(self.limit) or self.limit < 1):
             raise ValueError(f"limit must be 1 or more episodes, or None for all, got {self.limit!r}.")
-        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int | np.integer)):
-            raise ValueError(f"seed must be an int, or None for the source's order, got {self.seed!r}.")
+        if self.seed is not None and (not _is_int(self.seed) or self.seed < 0):
+            raise ValueError(f"seed must be an int of 0 or more, or None for the source's order, got {self.seed!r}.")
         if tf.as_dtype(self.reward_dtype) not in (tf.float32, tf.float64):
             raise ValueError(f"reward_dtype must be float32 or float64, got {self.reward_dtype!r}.")
         if self.return_to_go is not None and not (math.isfinite(self.return_to_go) and 0.0 <= self.return_to_go <= 1.0):
@@ -66,10 +66,10 @@ class LoadOptions:
             )
         if isinstance(self.policy_info, str) or isinstance(self.episode_fields, str):
             raise ValueError("policy_info and episode_fields take several names: write ['name'] for one.")
-        if self.compat is not None and (self.layout != "trajectory" or self._changes_steps()):
+        if self.compat is not None and (self.layout != "trajectory" or self._changes_frames()):
             raise ValueError(
                 "compat='tf_agents' gives what TF-Agents' converter gives: it takes layout='trajectory', and none of "
-                "alignment, reward_dtype, episode_fields, return_to_go, zero_observation, absorbing and agent_field."
+                "policy_info, alignment, reward_dtype, episode_fields, return_to_go, zero_observation, absorbing and agent_field."
             )
 
     @property
@@ -77,12 +77,18 @@ class LoadOptions:
         """`reward_dtype` as NumPy's."""
         return np.dtype(tf.as_dtype(self.reward_dtype).as_numpy_dtype)
 
-    def _changes_steps(self) -> bool:
+    def _changes_frames(self) -> bool:
         unchanged = LoadOptions(layout="transition")
-        names = ("alignment", "episode_fields", "return_to_go", "zero_observation", "absorbing", "agent_field")
+        names = (
+            "policy_info", "alignment", "episode_fields", "return_to_go", "zero_observation", "absorbing", "agent_field",
+        )  # fmt: skip
         return tf.as_dtype(self.reward_dtype) != tf.float32 or any(
             getattr(self, name) != getattr(unchanged, name) for name in names
         )
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:

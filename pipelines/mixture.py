@@ -16,8 +16,9 @@ def mixture_source(sources: Sequence[EpisodeSource], weights: Sequence[float]) -
     """One source that gives every episode of all of them, once in a pass.
 
     Each next episode is of a source that is drawn with odds as the weights, among those that
-    have episodes left. An episode's `place` counts through the sources in their order where
-    their sizes are known; its `name` tells the source, `'cartpole: 3'`.
+    have episodes left. An episode's `name` and `id` tell the source, `'cartpole: 3'`; of sources
+    that have the same name the second is `'cartpole (2)'`. Its `place` counts the sources' first
+    episodes, then their second ones, so that no two have the same.
 
     Args:
       sources: whose steps have the same fields, dtypes and shapes.
@@ -53,13 +54,13 @@ def mixture_source(sources: Sequence[EpisodeSource], weights: Sequence[float]) -
         for name, spec in first.metadata_spec.items()
         if all(name in other.metadata_spec and other.metadata_spec[name] == spec for other in others)
     }
+    names = _distinct([source.name for source in sources])
     sizes = [source.num_episodes for source in sources]
     known = [size for size in sizes if size is not None]
     num_episodes = sum(known) if len(known) == len(sizes) else None
 
     def read(seed: int | None) -> Iterator[RawEpisode]:
         rng = np.random.default_rng(0 if seed is None else seed)
-        starts = None if num_episodes is None else np.concatenate([[0], np.cumsum(known)])
         readings = [source.read(None if seed is None else seed + place) for place, source in enumerate(sources)]
         alive = list(range(len(sources)))
         while alive:
@@ -70,9 +71,9 @@ def mixture_source(sources: Sequence[EpisodeSource], weights: Sequence[float]) -
                 alive.remove(place)
                 continue
             yield raw._replace(
-                name=f"{sources[place].name}: {raw.name}",
-                id=f"{sources[place].name}: {raw.id or raw.name}",
-                place=-1 if starts is None or raw.place < 0 else int(starts[place]) + raw.place,
+                name=f"{names[place]}: {raw.name}",
+                id=f"{names[place]}: {raw.id or raw.name}",
+                place=-1 if raw.place < 0 else raw.place * len(sources) + place,
                 metadata={name: raw.metadata[name] for name in common},
             )
 
@@ -84,8 +85,13 @@ def mixture_source(sources: Sequence[EpisodeSource], weights: Sequence[float]) -
         not_loaded=tuple(sorted({name for source in sources for name in source.not_loaded})),
         metadata_spec=common,
         is_d4rl=any(source.is_d4rl for source in sources),
-        notes=tuple(f"{source.name}: {note}" for source in sources for note in source.notes),
+        notes=tuple(f"{name}: {note}" for name, source in zip(names, sources, strict=True) for note in source.notes),
     )
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """The names, with a number behind those that came before."""
+    return [f"{name} ({times + 1})" if (times := names[:place].count(name)) else name for place, name in enumerate(names)]
 
 
 def _differences(expected: Mapping[str, Nest], found: Mapping[str, Nest]) -> Iterator[str]:

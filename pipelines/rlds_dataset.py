@@ -11,22 +11,19 @@ from replayfeed.buffers.nests import Nest, field_path, leaves_with_paths
 
 from .episode_source import INDEX, METADATA, EpisodeSource, RawEpisode, raw_episodes
 from .field_rules import apply_rules
-from .rlds_fields import FieldPlan, Fields, PlannedField, plan_fields
+from .rlds_fields import Choice, FieldPlan, PlannedField, plan_fields
 from .rlds_steps import INVALID, STEPS
 
 # Episodes, not yet read, among which a shuffled reading chooses.
 _SHUFFLED_EPISODES = 1000
 
 
-def dataset_source(
-    dataset: tf.data.Dataset, fields: Fields = None, metadata: Sequence[str] | None = None
-) -> EpisodeSource:
+def dataset_source(dataset: tf.data.Dataset, wanted: Choice) -> EpisodeSource:
     """The episodes of a dataset whose elements are `{'steps': ..., ...}`.
 
     Args:
       dataset: `steps` is a dataset of steps, or a nest of arrays `[N + 1, ...]`.
-      fields: as in `rlds_fields`.
-      metadata: as in `plan_fields`.
+      wanted: of its steps.
 
     Raises:
       ValueError: the elements have no steps, or a field cannot be loaded.
@@ -42,7 +39,7 @@ def dataset_source(
     step_spec = spec[STEPS].element_spec if nested else tf.nest.map_structure(_spec_of_one, spec[STEPS])
     if not isinstance(step_spec, Mapping):
         raise ValueError(f"{name}: expected steps that are dicts with 'observation', ..., got {step_spec}.")
-    plan = plan_fields(name, step_spec, fields, metadata)
+    plan = plan_fields(name, step_spec, wanted)
     metadata_spec = {
         key: value
         for key, value in spec.items()
@@ -93,7 +90,8 @@ def _stack(steps: tf.data.Dataset, plan: FieldPlan) -> dict[str, Nest]:
 def _stack_ragged(steps: tf.data.Dataset, num_steps: tf.Tensor) -> dict[str, Nest]:
     batches = steps.ragged_batch(tf.maximum(num_steps, 1))
     none = tf.nest.map_structure(_none_of, batches.element_spec)
-    return batches.reduce(none, lambda _, batch: batch)
+    # Not reduce, as of other steps: its state takes no ragged tensor.
+    return batches.concatenate(tf.data.Dataset.from_tensors(none)).take(1).get_single_element()
 
 
 def _none_of(spec: Any) -> Any:

@@ -35,6 +35,8 @@ class ColumnDecoder:
         for place in self._decoders:
             if place not in features:
                 raise ValueError(f"decoders names {place!r}, which the steps do not have; found {sorted(features)}.")
+            if not _is_stored_as_bytes(features[place]):
+                raise ValueError(f"decoders names {place!r}, which is not encoded: {features[place]}.")
 
     def given(self, place: str, spec: Any) -> Any:
         """The spec of a step's field, with the caller's decoder for that of the feature."""
@@ -97,6 +99,12 @@ def decode_value(feature: Any, value: Any) -> Any:
     if isinstance(spec, tf.TensorSpec) and value.dtype == tf.string and spec.dtype != tf.string:
         return feature.decode_example(value)
     return value
+
+
+def _is_stored_as_bytes(feature: Any) -> bool:
+    stored = feature.get_serialized_info()
+    # A mapping: the bytes and the shape of a tensor of several unknown dimensions.
+    return isinstance(stored, Mapping) or tf.as_dtype(stored.dtype) == tf.string
 
 
 def _is_encoded(given: Any, column: Any) -> bool:

@@ -31,6 +31,24 @@ Decoders = Mapping[str, Callable[[tf.Tensor], tf.Tensor] | Literal[False]]
 
 
 @dataclasses.dataclass(frozen=True)
+class Choice:
+    """What is wanted of a dataset's steps, for readers.
+
+    Attributes:
+      fields: as the caller gave them.
+      decoders: of encoded fields, as the caller gave them.
+      metadata: names of the step metadata that is of use, where that is known; the rest is not
+        loaded unless `fields` names it.
+      kept: names of step metadata that is loaded even if it is a string.
+    """
+
+    fields: Fields = None
+    decoders: Decoders | None = None
+    metadata: tuple[str, ...] | None = None
+    kept: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class PlannedField:
     """A leaf of the steps that is loaded.
 
@@ -75,17 +93,13 @@ class FieldPlan:
         return {name: _select(load, nest, columns[name]) for name, nest in self.fields.items()}
 
 
-def plan_fields(
-    name: str, step_spec: Mapping[str, Nest], fields: Fields = None, metadata: Sequence[str] | None = None
-) -> FieldPlan:
+def plan_fields(name: str, step_spec: Mapping[str, Nest], wanted: Choice = Choice()) -> FieldPlan:
     """Decides which fields are loaded, and how.
 
     Args:
       name: the dataset's, for messages.
       step_spec: specs of one step, all fields.
-      fields: as the caller gave them.
-      metadata: names of the step metadata that is of use, where that is known; the rest is not
-        loaded unless `fields` names it.
+      wanted: what the caller said.
 
     Raises:
       TypeError: `fields` is no mapping, no sequence of places, nor `'all'`.
@@ -97,10 +111,10 @@ def plan_fields(
     >>> plan_fields("mine", spec).not_loaded
     ('words (a string)',)
     >>> from replayfeed.pipelines.field_rules import Bytes
-    >>> plan_fields("mine", spec, {"words": Bytes(8)}).step_spec["words"]
+    >>> plan_fields("mine", spec, Choice({"words": Bytes(8)})).step_spec["words"]
     TensorSpec(shape=(8,), dtype=tf.uint8, name=None)
     """
-    chosen = _Chosen(name, step_spec, fields, None if metadata is None else (*LOADED_FIELDS, *metadata))
+    chosen = _Chosen(name, step_spec, wanted)
     planned, not_loaded = {}, list[str]()
     for field, nest in step_spec.items():
         kept = _plan(chosen, not_loaded, nest, (field,))
@@ -114,12 +128,12 @@ def plan_fields(
 class _Chosen:
     """What the caller says of a place."""
 
-    def __init__(
-        self, name: str, step_spec: Mapping[str, Nest], fields: Fields, of_use: tuple[str, ...] | None
-    ) -> None:
+    def __init__(self, name: str, step_spec: Mapping[str, Nest], wanted: Choice) -> None:
+        fields = wanted.fields
         self.name = name
         self.refused: list[str] = []
-        self._of_use = of_use
+        self.kept = wanted.kept
+        self._of_use = None if wanted.metadata is None else (*LOADED_FIELDS, *wanted.metadata)
         self.takes_all = isinstance(fields, str) and fields == "all"
         if isinstance(fields, str) and not self.takes_all:
             raise TypeError(
@@ -132,10 +146,10 @@ class _Chosen:
         elif fields is not None and not self.takes_all:
             if not isinstance(fields, Sequence):
                 raise TypeError(f"fields must be places, a mapping, or 'all', got {type(fields).__name__}.")
-            self._only = (*(str(path) for path in fields), *FLAGS)
+            self._only = (*(str(path) for path in fields), *FLAGS, *wanted.kept)
         places = {field_path(path) for path, _ in _spec_leaves(step_spec)}
         for path in (*self._rules, *(self._only or ())):
-            if path not in FLAGS and not any(_is_at_or_below(place, path) for place in places):
+            if path not in (*FLAGS, *wanted.kept) and not any(_is_at_or_below(place, path) for place in places):
                 raise ValueError(f"{name}: fields names {path!r}, which the steps do not have; found {sorted(places)}.")
 
     def of(self, path: str) -> tuple[FieldRule, ...] | None:
@@ -179,7 +193,8 @@ def _plan_leaf(chosen: _Chosen, not_loaded: list[str], spec: Any, path: tuple[st
         not_loaded.append(place)
         return None
     loaded = spec_after(rules, place, spec)
-    fault = spec_fault(loaded, keeps_strings=any(isinstance(rule, Keep) for rule in rules))
+    keeps_strings = place in chosen.kept or any(isinstance(rule, Keep) for rule in rules)
+    fault = spec_fault(loaded, keeps_strings=keeps_strings)
     if fault is None:
         return PlannedField(place, spec, loaded, rules)
     if path[0] in LOADED_FIELDS or rules:

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from .episode_source import INDEX, EpisodeSource, RawEpisode, raw_episodes
-from .rlds_fields import Decoders, Fields
+from .rlds_fields import Choice
 from .rlds_folder import FeatureReader, import_tfds
 
 FEATURES_FILE = "features.json"
@@ -36,9 +36,7 @@ def files_of(path: str) -> list[str]:
 
 def files_source(
     files: Sequence[str],
-    fields: Fields = None,
-    decoders: Decoders | None = None,
-    metadata: Sequence[str] | None = None,
+    wanted: Choice,
     *,
     features: Any = None,
 ) -> EpisodeSource:
@@ -46,9 +44,7 @@ def files_source(
 
     Args:
       files: all TFRecord, or all array_record.
-      fields: as in `rlds_fields`.
-      decoders: as in `rlds_fields`.
-      metadata: as in `plan_fields`.
+      wanted: of the steps.
       features: the dataset's TFDS FeaturesDict; by default that of `features.json` beside the first file.
 
     Raises:
@@ -69,7 +65,7 @@ def files_source(
             )
         features = tfds.features.FeatureConnector.from_config(str(folder))
     name = os.path.basename(files[0]).split(".")[0]
-    reader = FeatureReader(name, features, fields, decoders, metadata, where=str(folder))
+    reader = FeatureReader(name, features, wanted, where=str(folder))
     skip = reader.decoders(tfds)
 
     @tf.autograph.experimental.do_not_convert

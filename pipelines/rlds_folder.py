@@ -22,7 +22,7 @@ from replayfeed.buffers.nests import Nest, field_path
 
 from .episode_source import EPISODE_ID, METADATA, EpisodeSource, RawEpisode, raw_episodes
 from .rlds_decode import ColumnDecoder, decode_value, features_by_place
-from .rlds_fields import Decoders, FieldPlan, Fields, plan_fields
+from .rlds_fields import Choice, FieldPlan, plan_fields
 from .rlds_steps import INVALID, STEPS
 
 INFO_FILE = "dataset_info.json"
@@ -39,21 +39,13 @@ _FILES_AT_A_TIME = 8
 _EXTRA = "replayfeed[rlds]"
 
 
-def folder_source(
-    path: str,
-    split: str = "train",
-    fields: Fields = None,
-    decoders: Decoders | None = None,
-    metadata: Sequence[str] | None = None,
-) -> EpisodeSource:
+def folder_source(path: str, split: str, wanted: Choice) -> EpisodeSource:
     """The episodes of a TFDS folder.
 
     Args:
       path: the folder that holds `dataset_info.json`.
       split: as TFDS names it.
-      fields: as in `rlds_fields`.
-      decoders: as in `rlds_fields`.
-      metadata: as in `plan_fields`.
+      wanted: of the steps.
 
     Raises:
       ImportError: TensorFlow Datasets is missing or broken; the message names the way out.
@@ -62,15 +54,13 @@ def folder_source(
     """
     tfds = import_tfds()
     _check_folder(path)
-    return builder_source(tfds.builder_from_directory(path), split, fields, decoders, metadata, where=path)
+    return builder_source(tfds.builder_from_directory(path), split, wanted, where=path)
 
 
 def name_source(
     name: str,
-    split: str = "train",
-    fields: Fields = None,
-    decoders: Decoders | None = None,
-    metadata: Sequence[str] | None = None,
+    split: str,
+    wanted: Choice,
     *,
     data_dir: str | None = None,
     download: bool = True,
@@ -80,9 +70,7 @@ def name_source(
     Args:
       name: with config and version where they matter.
       split: as TFDS names it.
-      fields: as in `rlds_fields`.
-      decoders: as in `rlds_fields`.
-      metadata: as in `plan_fields`.
+      wanted: of the steps.
       data_dir: where TFDS keeps its datasets.
       download: download and prepare what is not there.
 
@@ -94,7 +82,8 @@ def name_source(
     tfds = import_tfds()
     try:
         builder = tfds.builder(name, data_dir=data_dir)
-    except (tfds.core.DatasetNotFoundError, ValueError) as error:
+    except (tfds.core.DatasetNotFoundError, ValueError, AssertionError) as error:
+        # TFDS asserts that it has the version.
         raise FileNotFoundError(
             f"{name!r} is no folder, and TFDS knows no dataset of this name: {str(error).splitlines()[0]}"
         ) from error
@@ -102,22 +91,14 @@ def name_source(
         if not download:
             raise FileNotFoundError(f"{name!r} is not in {builder.data_dir}; download=True lets TFDS prepare it there.")
         builder.download_and_prepare()
-    return builder_source(builder, split, fields, decoders, metadata, where=name)
+    return builder_source(builder, split, wanted, where=name)
 
 
-def builder_source(
-    builder: Any,
-    split: str,
-    fields: Fields,
-    decoders: Decoders | None,
-    metadata: Sequence[str] | None,
-    *,
-    where: str,
-) -> EpisodeSource:
+def builder_source(builder: Any, split: str, wanted: Choice, *, where: str) -> EpisodeSource:
     """The episodes that a TFDS builder has on disk."""
     tfds = import_tfds()
     features = builder.info.features
-    reader = FeatureReader(builder.info.name, features, fields, decoders, metadata, where=where)
+    reader = FeatureReader(builder.info.name, features, wanted, where=where)
     is_array_record = builder.info.file_format == tfds.core.FileFormat.ARRAY_RECORD
     read, num_episodes = (_array_record_reader if is_array_record else _tfrecord_reader)(tfds, builder, split, reader)
     return reader.source(read, num_episodes)
@@ -129,34 +110,23 @@ class FeatureReader:
     Args:
       name: the dataset's.
       features: its FeaturesDict.
-      fields: as in `rlds_fields`.
-      decoders: as in `rlds_fields`.
-      metadata: as in `plan_fields`.
+      wanted: of the steps.
       where: the dataset's place, for messages.
 
     Raises:
       ValueError: the dataset has no `steps`, or a field that cannot be loaded.
     """
 
-    def __init__(
-        self,
-        name: str,
-        features: Any,
-        fields: Fields,
-        decoders: Decoders | None,
-        metadata: Sequence[str] | None,
-        *,
-        where: str,
-    ) -> None:
+    def __init__(self, name: str, features: Any, wanted: Choice, *, where: str) -> None:
         if STEPS not in features:
             raise ValueError(f"{where} holds no episodes: expected a feature 'steps', found {sorted(features)}.")
         self._name = name
         self._features = features
         step_features = features[STEPS].feature
-        self._decoder = ColumnDecoder(features_by_place(step_features), decoders)
+        self._decoder = ColumnDecoder(features_by_place(step_features), wanted.decoders)
         self._own = [key for key in features if key not in (STEPS, INVALID)]
         given = _given_spec(self._decoder, {key: step_features[key].get_tensor_spec() for key in step_features})
-        self._plan: FieldPlan = plan_fields(name, given, fields, metadata)
+        self._plan: FieldPlan = plan_fields(name, given, wanted)
 
     def decoders(self, tfds: Any) -> dict[str, Any]:
         """What TFDS needs to leave everything as the file holds it, episode metadata too."""
@@ -227,8 +197,11 @@ def _tfrecord_reader(
         file, _, number = episode_id.rpartition("__")
         return first_of_file[file] + int(number) if file in first_of_file else -1
 
+    # Asks for the split, so that an unknown one is told here. Kept: to make it costs as much as reading 50 episodes.
+    in_order = stored(None)
+
     def read(seed: int | None) -> Iterator[RawEpisode]:
-        dataset = stored(seed)
+        dataset = in_order if seed is None else stored(seed)
         if seed is not None:
             shuffled = _SHUFFLED_BYTES // max(1, bytes_an_episode)
             dataset = dataset.shuffle(
@@ -240,8 +213,7 @@ def _tfrecord_reader(
         dataset = dataset.map(select, num_parallel_calls=num_decoded, deterministic=True)
         return (_placed(raw, place_of) for raw in raw_episodes(dataset.prefetch(num_decoded)))
 
-    # Asks for the split, so that an unknown one is told here.
-    num_episodes = int(stored(None).cardinality())
+    num_episodes = int(in_order.cardinality())
     return read, num_episodes if num_episodes >= 0 else None
 
 
@@ -249,6 +221,13 @@ def _array_record_reader(
     tfds: Any, builder: Any, split: str, reader: FeatureReader
 ) -> tuple[Callable[[int | None], Iterator[RawEpisode]], int | None]:
     """TFDS reads array_record files only as a sequence of episodes, not as a tf.data.Dataset."""
+    first_of_file = _file_starts([builder.info.splits[name] for name in _split_names(builder, split)])
+    # As TFDS would name them, so that an episode has the same id and place in every slice.
+    stored = [
+        (os.path.basename(str(part.filename)), number)
+        for part in builder.info.splits[split].file_instructions
+        for number in range(part.skip, part.skip + part.take)
+    ]
     # Only steps: without TensorFlow TFDS cannot skip the decoding of sequences.
     episodes = builder.as_data_source(split, decoders={STEPS: tfds.decode.SkipDecoding()})
 
@@ -258,7 +237,11 @@ def _array_record_reader(
             episode = episodes[index]
             own = {key: value for key, value in episode.items() if key not in (STEPS, INVALID)}
             columns = tf.nest.map_structure(_as_array, reader.columns(episode[STEPS]))
-            yield RawEpisode(str(index), columns, bool(episode.get(INVALID, False)), own, place=index)
+            file, number = stored[index]
+            place = first_of_file[file] + number
+            yield RawEpisode(
+                str(place), columns, bool(episode.get(INVALID, False)), own, id=f"{file}__{number}", place=place
+            )
 
     return read, len(episodes)
 

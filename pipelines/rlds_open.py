@@ -13,7 +13,7 @@ from .array_files import array_source_of
 from .episode_source import EpisodeSource, RawEpisode
 from .mixture import mixture_source
 from .rlds_dataset import dataset_source
-from .rlds_fields import Decoders, Fields, plan_fields
+from .rlds_fields import Choice, Decoders, Fields, plan_fields
 from .rlds_files import files_of, files_source
 from .rlds_folder import folder_source, name_source
 
@@ -30,6 +30,7 @@ def open_source(
     fields: Fields = None,
     decoders: Decoders | None = None,
     metadata: Sequence[str] | None = None,
+    kept: Sequence[str] = (),
     data_dir: str | None = None,
     download: bool = True,
 ) -> EpisodeSource:
@@ -41,6 +42,7 @@ def open_source(
       fields: which fields of a step, and how; `'all'` gives each as it is.
       decoders: of encoded fields.
       metadata: names of the step metadata that is of use; None: all.
+      kept: names of step metadata that is loaded even if it is a string.
       data_dir: where TFDS keeps datasets that are given by name.
       download: let TFDS download and prepare a named dataset that is not there.
 
@@ -55,62 +57,52 @@ def open_source(
     >>> open_source(tf.data.Dataset.from_tensor_slices({"steps": steps})).num_episodes
     1
     """
+    wanted = Choice(fields, decoders, None if metadata is None else tuple(metadata), tuple(kept))
+    return _open(source, split, wanted, data_dir=data_dir, download=download)
+
+
+def _open(source: Source, split: str | None, wanted: Choice, *, data_dir: str | None, download: bool) -> EpisodeSource:
     if isinstance(source, str | os.PathLike):
-        return _open_path(os.fspath(source), split, fields, decoders, metadata, data_dir=data_dir, download=download)
+        return _open_path(os.fspath(source), split, wanted, data_dir=data_dir, download=download)
     pairs = _pairs(source)
     if pairs:
-        opened = [
-            open_source(
-                part, split=split, fields=fields, decoders=decoders, metadata=metadata, data_dir=data_dir,
-                download=download,
-            )
-            for part, _ in pairs
-        ]  # fmt: skip
+        opened = [_open(part, split, wanted, data_dir=data_dir, download=download) for part, _ in pairs]
         return mixture_source(opened, [weight for _, weight in pairs])
     _refuse("split", split, source)
-    _refuse("decoders", decoders, source)
+    _refuse("decoders", wanted.decoders, source)
     if isinstance(source, tf.data.Dataset):
-        return dataset_source(source, fields, metadata)
+        return dataset_source(source, wanted)
     if isinstance(source, EpisodeSource):
-        return _with_fields(source, fields, metadata)
+        return _with_fields(source, wanted)
     if hasattr(source, "as_source"):
-        return _with_fields(source.as_source(), fields, metadata)
+        return _with_fields(source.as_source(), wanted)
     raise TypeError(
         "expected a dataset's name, folder or files, a tf.data.Dataset of episodes, an EpisodeSource, Episodes, or "
         f"several of these with weights, got {type(source).__name__}."
     )
 
 
-def _open_path(
-    path: str,
-    split: str | None,
-    fields: Fields,
-    decoders: Decoders | None,
-    metadata: Sequence[str] | None,
-    *,
-    data_dir: str | None,
-    download: bool,
-) -> EpisodeSource:
+def _open_path(path: str, split: str | None, wanted: Choice, *, data_dir: str | None, download: bool) -> EpisodeSource:
     path = os.path.expanduser(path)
     arrays = array_source_of(path)
     if arrays is not None:
         _refuse("split", split, path)
-        _refuse("decoders", decoders, path)
-        return _with_fields(arrays, fields, metadata)
+        _refuse("decoders", wanted.decoders, path)
+        return _with_fields(arrays, wanted)
     files = files_of(path)
     if files:
         _refuse("split", split, path)
-        return files_source(files, fields, decoders, metadata)
+        return files_source(files, wanted)
     split = "train" if split is None else split
     is_name = not tf.io.gfile.exists(path) and not path.startswith((".", "/")) and "://" not in path
     if is_name:
-        return name_source(path, split, fields, decoders, metadata, data_dir=data_dir, download=download)
-    return folder_source(path, split, fields, decoders, metadata)
+        return name_source(path, split, wanted, data_dir=data_dir, download=download)
+    return folder_source(path, split, wanted)
 
 
-def _with_fields(source: EpisodeSource, fields: Fields, metadata: Sequence[str] | None) -> EpisodeSource:
+def _with_fields(source: EpisodeSource, wanted: Choice) -> EpisodeSource:
     """The same source with only what is asked for of its steps."""
-    plan = plan_fields(source.name, source.step_spec, fields, metadata)
+    plan = plan_fields(source.name, source.step_spec, wanted)
 
     def read(seed: int | None) -> Iterator[RawEpisode]:
         for raw in source.read(seed):

@@ -136,6 +136,7 @@ def load_rlds(
         fields=fields,
         decoders=decoders,
         metadata=_metadata_of_use(options),
+        kept=() if agent_field is None else (agent_field,),
         data_dir=data_dir,
         download=download,
     )

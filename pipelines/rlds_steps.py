@@ -83,7 +83,7 @@ def check_step_spec(name: str, step_spec: Mapping[str, Nest]) -> None:
       step_spec: for each loaded field a nest of type specs, of one step.
 
     Raises:
-      ValueError: there is no observation or no `is_terminal`.
+      ValueError: there is no observation, or an empty one, or no `is_terminal`.
       ValueError: a flag, or the discount, is not one number a step; the reward is no array of real numbers.
 
     >>> check_step_spec("mine", {"observation": tf.TensorSpec([], tf.float32)})
@@ -101,6 +101,8 @@ def check_step_spec(name: str, step_spec: Mapping[str, Nest]) -> None:
                 f"{name}: the steps have no {field!r}, so {why}; found {sorted(step_spec)}. "
                 "Add it in a map over the episodes, and pass the tf.data.Dataset to load_rlds."
             )
+    if not tf.nest.flatten(step_spec[OBSERVATION]):
+        raise ValueError(f"{name}: step field 'observation' is an empty nest, so there is nothing to learn from.")
     for field in (*FLAGS, DISCOUNT):
         spec = step_spec.get(field)
         if spec is not None and not _is_one_number(spec):

@@ -14,6 +14,7 @@ from .rlds_steps import Steps, ends_in_zeros
 
 RETURN_TO_GO = "return_to_go"
 OBSERVATION_IS_FILLER = "observation_is_filler"
+NEXT_OBSERVATION_IS_FILLER = "next_observation_is_filler"
 EPISODE_METADATA = "episode_metadata"
 
 

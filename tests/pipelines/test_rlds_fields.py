@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from replayfeed.pipelines import load_rlds, rlds_spec
 from replayfeed.pipelines.field_rules import Bytes, Cast, CropTo, Drop, Keep, PadTo
-from replayfeed.pipelines.rlds_fields import plan_fields
+from replayfeed.pipelines.rlds_fields import Choice, plan_fields
 
 SPEC = {
     "observation": {"image": tf.TensorSpec([2, 2, 1], tf.uint8), "words": tf.TensorSpec([], tf.string)},
@@ -48,7 +48,7 @@ VARYING = [
 
 
 def test_metadata_that_no_buffer_can_hold_stays_behind_with_its_reason():
-    plan = plan_fields("mine", SPEC, {"observation/words": Drop()})
+    plan = plan_fields("mine", SPEC, Choice({"observation/words": Drop()}))
     assert sorted(plan.step_spec) == ["action", "is_terminal", "observation", "tag:placed"]
     assert sorted(plan.step_spec["action"]) == ["end-effector type", "present/xyz"]
     assert plan.not_loaded == ("20_percent (the shape (None,))", "observation/words")
@@ -68,7 +68,7 @@ def test_all_core_fields_without_a_fixed_width_are_named_at_once_with_the_ways_o
 
 
 def test_places_choose_fields_and_flags_come_along():
-    plan = plan_fields("mine", SPEC, ["observation/image", "action"])
+    plan = plan_fields("mine", SPEC, Choice(["observation/image", "action"]))
     assert plan.step_spec == {
         "observation": {"image": SPEC["observation"]["image"]},
         "action": SPEC["action"],
@@ -79,7 +79,7 @@ def test_places_choose_fields_and_flags_come_along():
 
 def test_a_rule_for_a_place_holds_for_all_below_it_and_the_longer_place_wins():
     rules = {"action": Cast("float32"), "action/end-effector type": Cast("int32"), "observation": Drop()}
-    spec = plan_fields("mine", SPEC, rules).step_spec
+    spec = plan_fields("mine", SPEC, Choice(rules)).step_spec
     assert spec["action"]["present/xyz"].dtype == tf.float32
     assert spec["action"]["end-effector type"].dtype == tf.int32
     assert "observation" not in spec
@@ -89,24 +89,24 @@ def test_a_place_that_is_not_there_is_refused_with_those_that_are():
     with pytest.raises(
         ValueError, match=r"fields names 'observation/depth', which the steps do not have; found \['20_"
     ):
-        plan_fields("mine", SPEC, ["observation/depth"])
+        plan_fields("mine", SPEC, Choice(["observation/depth"]))
     with pytest.raises(ValueError, match="fields names 'obs', which the steps do not have"):
-        plan_fields("mine", SPEC, {"obs": Drop()})
+        plan_fields("mine", SPEC, Choice({"obs": Drop()}))
 
 
 def test_rules_that_make_no_sense_are_refused():
     with pytest.raises(TypeError, match=r"fields\['action'\]: expected rules such as Drop\(\), PadTo\(8\)"):
-        plan_fields("mine", SPEC, {"action": "drop"})
+        plan_fields("mine", SPEC, Choice({"action": "drop"}))
     with pytest.raises(TypeError, match="fields must be places such as"):
-        plan_fields("mine", SPEC, "action")
+        plan_fields("mine", SPEC, Choice("action"))
     with pytest.raises(ValueError, match="Cast is for numbers, the field is string"):
-        plan_fields("mine", SPEC, {"observation/words": Cast("float32")})
+        plan_fields("mine", SPEC, Choice({"observation/words": Cast("float32")}))
     with pytest.raises(ValueError, match="Bytes is for strings"):
-        plan_fields("mine", SPEC, {"observation/image": Bytes(3)})
+        plan_fields("mine", SPEC, Choice({"observation/image": Bytes(3)}))
     with pytest.raises(
         ValueError, match=r"'20_percent' has 1 dimensions, .* so PadTo needs as many numbers, got \[2, 2\]"
     ):
-        plan_fields("mine", SPEC, {"observation/words": Drop(), "20_percent": PadTo([2, 2])})
+        plan_fields("mine", SPEC, Choice({"observation/words": Drop(), "20_percent": PadTo([2, 2])}))
     for wrong in 0, [], [2, -1], 1.5:
         with pytest.raises(ValueError, match="expected a shape of positive numbers"):
             CropTo(wrong)
