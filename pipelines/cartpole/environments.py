@@ -15,6 +15,10 @@ from tf_agents.utils import common
 
 _NAME = "CartPole-v0"
 
+# Where gym's CartPole ends an episode: the cart has left the track, or the pole leans too far (12 degrees).
+_MAX_POSITION = 2.4
+_MAX_ANGLE = 12 * 2 * np.pi / 360
+
 
 @dataclasses.dataclass(frozen=True)
 class PlayedEpisode:
@@ -64,7 +68,6 @@ class Player:
         time_step = self._environment.reset()
         observations, actions, rewards = [time_step.observation.numpy()], [], []
         lengths = np.zeros(self._environment.batch_size, np.int64)
-        is_terminal = np.zeros(self._environment.batch_size, bool)
         while not lengths.all():
             action = self._action(time_step).action
             time_step = self._environment.step(action)
@@ -73,16 +76,27 @@ class Player:
             rewards.append(time_step.reward.numpy())
             ended = (lengths == 0) & time_step.is_last().numpy()
             lengths[ended] = len(actions)
-            is_terminal[ended] = time_step.discount.numpy()[ended] == 0
         steps = [np.stack(arrays, axis=1) for arrays in (observations, actions, rewards)]
         return [
-            PlayedEpisode(steps[0][b, : n + 1], steps[1][b, :n], steps[2][b, :n], bool(is_terminal[b]))
+            PlayedEpisode(steps[0][b, : n + 1], steps[1][b, :n], steps[2][b, :n], has_fallen(steps[0][b, n]))
             for b, n in enumerate(lengths)
         ]
 
     def mean_return(self) -> float:
         """The average return of one call of `play`."""
         return float(np.mean([episode.total_reward for episode in self.play()]))
+
+
+def has_fallen(observation: NDArray[Any]) -> bool:
+    """Whether an episode ended by itself at this observation, float32 `[4]`; else the time limit cut it.
+
+    The environment does not tell: gym 0.23 reports its time limit as `done`, of which TF-Agents
+    makes a terminal step with discount 0.
+
+    >>> has_fallen(np.array([0.0, 0.0, 0.3, 0.0])), has_fallen(np.array([0.1, 0.0, 0.1, 0.0]))
+    (True, False)
+    """
+    return bool(abs(observation[0]) > _MAX_POSITION or abs(observation[2]) > _MAX_ANGLE)
 
 
 def time_step_and_action_specs() -> tuple[Any, tf.TensorSpec]:

@@ -5,6 +5,8 @@ import sys
 import gym
 import numpy as np
 import pytest
+import tensorflow as tf
+from tf_agents.trajectories.policy_step import PolicyStep
 
 from replayfeed.pipelines.cartpole import __main__ as command_line
 from replayfeed.pipelines.cartpole import job, local_job, offline_job, quiet, served_job
@@ -77,6 +79,20 @@ def test_the_player_plays_whole_episodes():
         assert episode.total_reward == n
         assert episode.is_terminal == (n < 200)
     assert len({episode.observations[0].tobytes() for episode in episodes}) == 3
+
+
+class _Balancing:
+    """A policy that keeps the pole up."""
+
+    def action(self, time_step):
+        observation = time_step.observation
+        return PolicyStep(tf.cast(observation[:, 2] + 0.3 * observation[:, 3] > 0, tf.int64))
+
+
+def test_an_episode_that_the_time_limit_cuts_is_truncated_although_the_environment_says_terminal():
+    (episode,) = Player(_Balancing(), num_episodes=1, seed=0).play()
+    assert len(episode.actions) == 200
+    assert not episode.is_terminal
 
 
 def test_local_part_trains_from_the_in_process_buffer():
