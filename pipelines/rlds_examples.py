@@ -53,6 +53,7 @@ def serialize_episode(fmt: EpisodeFormat, episode: RawEpisode) -> bytes:
       fmt: how each field is written, from `episode_format`.
       episode: columns that match the specs `fmt` was made of. Where it has no `is_first` or
         `is_last`, its first and its last step have them; where it has them, they are kept as they are.
+        Images may be PNG or JPEG files, bytes `[N + 1]`, which are written unchanged.
 
     Raises:
       ValueError: a field is missing, is not in `fmt`, or has another dtype, shape or number of steps.
@@ -264,7 +265,7 @@ def _encode_png(images: Array) -> list[bytes]:
     starts = range(0, len(images), _IMAGES_A_TASK)
     if len(starts) == 1:
         return encode(0)
-    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
         return [image for part in threads.map(encode, starts) for image in part]
 
 

@@ -20,8 +20,8 @@ def to_tfds_features(fmt: EpisodeFormat) -> Any:
     >>> from replayfeed.pipelines.rlds_write_format import episode_format
     >>> spec = {"reward": tf.TensorSpec([], tf.float64), "is_terminal": tf.TensorSpec([], tf.bool)}
     >>> fmt = episode_format("mine", spec)
-    >>> to_tfds_features(fmt)["steps"]["reward"]
-    Tensor(shape=(), dtype=float64, encoding=bytes)
+    >>> to_tfds_features(fmt)["steps"]["reward"].to_json_content().encoding
+    'bytes'
     """
     tfds = import_tfds()
     steps = _nest(tfds, [(field.path[1:], field) for field in fmt.steps])

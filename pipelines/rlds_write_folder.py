@@ -38,7 +38,7 @@ class NewFolder:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as parent:
     ...     folder = NewFolder(os.path.join(parent, "mine"), overwrite=False)
-    ...     _ = open(os.path.join(folder.temporary, "a"), "w")
+    ...     os.mkdir(os.path.join(folder.temporary, "a"))
     ...     before = [name for name in os.listdir(parent) if not name.startswith(".")]
     ...     folder.commit()
     ...     before, os.listdir(parent), os.listdir(os.path.join(parent, "mine"))

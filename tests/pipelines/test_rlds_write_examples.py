@@ -344,6 +344,15 @@ def test_columns_that_do_not_match_are_refused_by_name(change, message):
         serialize_episode(fmt, RawEpisode("0", {**columns, **change}))
 
 
+def test_an_episode_that_no_parser_would_take_is_refused():
+    fmt = episode_format("mine", {"log": tf.TensorSpec([], tf.string), "is_terminal": _FLAG})
+    megabytes = np.full([2200], b"x" * 1_000_000, object)
+    with pytest.raises(
+        ValueError, match=r"it takes 2,200,\d{3},\d{3} bytes, and a tf.train.Example is read only up to"
+    ):
+        serialize_episode(fmt, RawEpisode("0", {"log": megabytes, "is_terminal": _terminal(2200)}))
+
+
 def test_a_missing_field_is_refused_by_name():
     fmt = episode_format("mine", {"observation": {"a": tf.TensorSpec([], tf.float32)}, "is_terminal": _FLAG})
     with pytest.raises(ValueError, match="field 'observation/a' is missing"):
