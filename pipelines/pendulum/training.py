@@ -21,22 +21,38 @@ EVALUATION_EPISODES = 20
 class Schedule:
     """How long an agent trains.
 
+    After `updates` it ends with the first evaluation that reaches the bar: a policy that has learnt its task still
+    fails an episode or two now and then.
+
     Attributes:
-      updates: of its networks; a multiple of `evaluate_every`.
-      evaluate_every: updates between two evaluations of 20 episodes.
+      updates: of its networks, at least.
+      evaluate_every: updates between two evaluations of 20 episodes; divides both other numbers.
       bar: what the last evaluation must return on average.
+      max_updates: when it is given up; None for no more than `updates`.
+
+    >>> schedule = Schedule(updates=1_000, evaluate_every=500, bar=-250.0, max_updates=2_000)
+    >>> schedule.goes_on(500, -100.0), schedule.goes_on(1_000, -100.0), schedule.goes_on(1_000, -300.0)
+    (True, False, True)
     """
 
     updates: int
     evaluate_every: int
     bar: float
+    max_updates: int | None = None
 
     def __post_init__(self) -> None:
-        if self.evaluate_every < 1 or self.updates < 1 or self.updates % self.evaluate_every:
+        numbers = [self.updates, self.updates if self.max_updates is None else self.max_updates]
+        if self.evaluate_every < 1 or not 0 < numbers[0] <= numbers[1] or any(n % self.evaluate_every for n in numbers):
             raise ValueError(
-                f"updates must be a multiple of evaluate_every, and both positive, got {self.updates} and "
-                f"{self.evaluate_every}."
+                "updates must be at least one and at most max_updates, both multiples of evaluate_every, got "
+                f"updates={self.updates}, max_updates={self.max_updates}, evaluate_every={self.evaluate_every}."
             )
+
+    def goes_on(self, position: int, mean_return: float) -> bool:
+        """Whether there is more to do after so many updates, the last evaluation of which returned so much."""
+        if position < self.updates:
+            return True
+        return mean_return < self.bar and position < (self.max_updates or self.updates)
 
 
 def train(
@@ -74,11 +90,12 @@ def train(
     curve = [CurvePoint(0, player.mean_return())]
     training = Stopwatch()
     with tqdm(total=schedule.updates, desc=name, unit=" updates", mininterval=0.5, disable=not progress) as bar:
-        for position in range(schedule.evaluate_every, schedule.updates + 1, schedule.evaluate_every):
+        while schedule.goes_on(curve[-1].position, curve[-1].mean_return):
             with training:
                 train_round(experience)
-            curve.append(CurvePoint(position, player.mean_return()))
+            curve.append(CurvePoint(curve[-1].position + schedule.evaluate_every, player.mean_return()))
             after_round()
+            bar.total = max(bar.total, curve[-1].position)
             bar.update(schedule.evaluate_every)
             bar.set_postfix_str(f"return {curve[-1].mean_return:.0f}, bar {schedule.bar:.0f}")
     return curve, training.seconds

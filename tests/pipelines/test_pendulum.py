@@ -17,6 +17,10 @@ from replayfeed.pipelines.pendulum.recording import Recording, record, rlds_step
 from replayfeed.pipelines.pendulum.training import Schedule, train
 from replayfeed.pipelines.rlds_read import load_rlds
 
+# TF-Agents asks whether a state `is ()`; Python remarks on it when AutoGraph compiles that. As an error it would keep
+# AutoGraph from converting what users see converted.
+pytestmark = pytest.mark.filterwarnings('ignore:"is( not)?" with a literal:SyntaxWarning')
+
 _FEW = {Behaviour("careful", 0.2): 3, Behaviour("sloppy", 0.8): 2}
 
 
@@ -154,11 +158,25 @@ def test_each_agent_trains_from_each_buffer(recording):
         assert result.mean_return == result.curve[-1].mean_return
 
 
-def test_a_schedule_ends_with_an_evaluation():
-    with pytest.raises(ValueError, match="updates must be a multiple of evaluate_every.*got 5 and 2"):
-        Schedule(updates=5, evaluate_every=2, bar=0.0)
-    with pytest.raises(ValueError, match="both positive"):
-        Schedule(updates=0, evaluate_every=2, bar=0.0)
+def test_training_goes_on_after_its_updates_until_an_evaluation_reaches_the_bar_or_it_is_given_up():
+    schedule = Schedule(updates=4, evaluate_every=2, bar=-250.0, max_updates=8)
+    # Positions and returns of evaluations.
+    assert schedule.goes_on(0, -1300.0)
+    assert schedule.goes_on(2, -100.0)
+    assert not schedule.goes_on(4, -250.0)
+    assert schedule.goes_on(4, -250.1)
+    assert schedule.goes_on(6, -251.0)
+    assert not schedule.goes_on(8, -1300.0)
+    assert not Schedule(updates=4, evaluate_every=2, bar=-250.0).goes_on(4, -1300.0)
+
+
+@pytest.mark.parametrize(
+    ("updates", "max_updates", "evaluate_every"), [(5, 8, 2), (4, 7, 2), (4, 2, 2), (0, 2, 2), (4, 8, 0)]
+)
+def test_a_schedule_ends_with_an_evaluation(updates, max_updates, evaluate_every):
+    found = f"updates={updates}, max_updates={max_updates}, evaluate_every={evaluate_every}"
+    with pytest.raises(ValueError, match=f"both multiples of evaluate_every, got {found}"):
+        Schedule(updates=updates, evaluate_every=evaluate_every, bar=0.0, max_updates=max_updates)
 
 
 @pytest.mark.slow
