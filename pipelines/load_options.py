@@ -69,7 +69,8 @@ class LoadOptions:
         if self.compat is not None and (self.layout != "trajectory" or self._changes_frames()):
             raise ValueError(
                 "compat='tf_agents' gives what TF-Agents' converter gives: it takes layout='trajectory', and none of "
-                "policy_info, alignment, reward_dtype, episode_fields, return_to_go, zero_observation, absorbing and agent_field."
+                "policy_info, alignment, reward_dtype, episode_fields, return_to_go, zero_observation, absorbing and "
+                "agent_field."
             )
 
     @property
@@ -79,11 +80,11 @@ class LoadOptions:
 
     def _changes_frames(self) -> bool:
         unchanged = LoadOptions(layout="transition")
-        names = (
-            "policy_info", "alignment", "episode_fields", "return_to_go", "zero_observation", "absorbing", "agent_field",
-        )  # fmt: skip
-        return tf.as_dtype(self.reward_dtype) != tf.float32 or any(
-            getattr(self, name) != getattr(unchanged, name) for name in names
+        names = ("alignment", "episode_fields", "return_to_go", "zero_observation", "absorbing", "agent_field")
+        return (
+            self.policy_info is not None
+            or tf.as_dtype(self.reward_dtype) != tf.float32
+            or any(getattr(self, name) != getattr(unchanged, name) for name in names)
         )
 
 

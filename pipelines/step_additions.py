@@ -134,9 +134,7 @@ def with_episode_fields(steps: Steps, metadata: Mapping[str, Nest], names: Seque
 
 def _with_column(steps: Steps, name: str, column: Nest) -> Steps:
     if name in steps.metadata:
-        raise ValueError(
-            f"the dataset has step metadata {name!r} already; fields={{{name!r}: Drop()}} leaves it out."
-        )
+        raise ValueError(f"the dataset has step metadata {name!r} already; fields={{{name!r}: Drop()}} leaves it out.")
     return steps._replace(metadata={**steps.metadata, name: column})
 
 
