@@ -6,14 +6,14 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, Protocol
 
 import tensorflow as tf
 
 from .buffer_episodes import buffer_source
 from .cli_served import open_served
-from .episode_source import EpisodeSource
+from .episode_source import EpisodeSource, RawEpisode
 from .rlds_beam import split_slices, write_rlds_with_beam
 from .rlds_check import validate_rlds
 from .rlds_check_report import RldsReport
@@ -83,8 +83,15 @@ def import_source(
     """Writes a source in this process."""
     opened = open_source(settings.source, split=settings.split, fields="all")
     stage.reading = True
-    return write_rlds(
-        ruled(opened, settings),
+    num_read = 0
+
+    def read(seed: int | None) -> Iterator[RawEpisode]:
+        nonlocal num_read
+        for num_read, episode in enumerate(opened.read(seed), start=1):  # noqa: B007 (it is told of below)
+            yield episode
+
+    report = write_rlds(
+        ruled(dataclasses.replace(opened, read=read), settings),
         target.folder,
         name=target.name,
         split=target.split,
@@ -93,6 +100,11 @@ def import_source(
         overwrite=target.overwrite,
         progress=progress,
     )
+    num_dropped = num_read - report.episodes
+    if num_dropped <= 0:
+        return report
+    note = f"{num_dropped:,} of {num_read:,} episodes were left out; which, and why, is on stderr"
+    return dataclasses.replace(report, notes=(*report.notes, note))
 
 
 def import_with_beam(

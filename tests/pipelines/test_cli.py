@@ -253,6 +253,7 @@ def test_import_of_bad_episodes_is_an_error_unless_told_what_to_do(run, bad_fold
         result = run("import", bad_folder, tmp_path / choice, "--on-bad-episode", choice)
         assert result.exit_code == 0, result.stderr
         assert [len(frames["reward"]) for frames in steps_of(tmp_path / choice)] == lengths
+        assert ("1 of 3 episodes were left out" in result.stdout) == (choice == "skip")
 
 
 def test_import_keeps_episodes_as_they_are_where_asked_to(run, bad_folder, tmp_path):
