@@ -7,7 +7,7 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
 from tqdm import tqdm
@@ -118,8 +118,9 @@ the buffer logs how many, and this report counts them all the same |
         # Frames that the buffer holds already may be of an episode that still goes on.
         route.end_streams()
         run = episodes.start_pass()
-        with _progress_bar(progress, episodes) as bar:
-            for num_read in load.run(run):
+        # Closed here: what interrupts this loop is to find the journal open.
+        with _progress_bar(progress, episodes) as bar, contextlib.closing(load.run(run)) as loading:
+            for num_read in loading:
                 bar.update(num_read)
                 bar.set_postfix_str(f"{load.frames:,} frames", refresh=False)
     return load.report(run, time.perf_counter() - started)
@@ -138,7 +139,7 @@ class _Load:
         self.episodes = self.frames = self.terminals = self.resumed = 0
         self._confirmed_at = time.monotonic()
 
-    def run(self, episodes: EpisodePass) -> Iterator[int]:
+    def run(self, episodes: EpisodePass) -> Generator[int, None, None]:
         """Writes them all; after each group how many episodes it had."""
         try:
             for group in self._route.grouped(episodes):

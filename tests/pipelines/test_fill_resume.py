@@ -90,6 +90,23 @@ def test_an_interrupted_load_goes_on(tmp_path, monkeypatch):
     assert _observations(buffer) == [0, 1, 3, 5, 6, 7]
 
 
+def test_an_interrupt_between_two_episodes_confirms_those_before(tmp_path, monkeypatch):
+    episodes = _episodes(2, 1, 3)
+    buffer = _uniform(episodes)
+
+    def interrupted(self, text, refresh=True):
+        if text == "3 frames":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("tqdm.std.tqdm.set_postfix_str", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fill(buffer, episodes, resume=tmp_path / "load", progress=False)
+    monkeypatch.undo()
+    report = fill(buffer, episodes, resume=tmp_path / "load", progress=False)
+    assert (report.episodes, report.resumed) == (1, 2)
+    assert _observations(buffer) == [0, 1, 3, 5, 6, 7]
+
+
 def test_episodes_are_confirmed_64_at_a_time(tmp_path, monkeypatch):
     episodes = _episodes(*[1] * 150)
     buffer = _uniform(episodes)
