@@ -1,0 +1,211 @@
+"""Offline data: from a folder into buffers and tables, back onto a disk, checked, and straight into batches.
+
+Opening the folder (its JSON files) is outside the clock for all: what is timed is a pass over
+the episodes, each of which builds its tf.data pipeline anew. A contender that would take too
+long gets some of the episodes; its name says how many steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from typing import Any
+
+import h5py
+import tensorflow_datasets as tfds
+from datasets import eagerly
+from measure import Bar, Contender, Scale, interleave, row
+from offline_data import Offline, floats, pixels
+from offline_peers import Pushed, RldsWriter, decoding, encoded_pictures, read_and_discard, read_records
+
+from replayfeed.buffers import ReplayBuffer, ReverbEpisodicReplayBuffer, ReverbReplayBuffer, TFUniformReplayBuffer
+from replayfeed.pipelines import Episodes, fill, load_rlds
+from replayfeed.pipelines.rlds_check import validate_rlds
+from replayfeed.pipelines.rlds_write import write_rlds
+
+_OURS, _READING, _RECORDS = "replayfeed", "TFDS SkipDecoding, thrown away", "TFRecord bytes alone"
+_BATCH = 256
+# Calls take tenths of a second and more, and each window has one of them to warm up.
+_REPEATS = 7
+# Of the contenders that make some thousand steps a second.
+_PUSHED_EPISODES, _SERVED_EPISODES, _WRITTEN_EPISODES = 4, 40, 20
+# Writers and servers of one process wait for each other when they are taken down, so they live until it exits.
+_kept: list[Any] = []
+
+
+def offline_floats(scale: Scale) -> list[dict[str, Any]]:
+    data = floats(scale)
+    with tempfile.TemporaryDirectory() as folder:
+        path = data.write(folder)
+        builder = tfds.builder_from_directory(path)
+        pushed = Pushed(builder, _some(data, _PUSHED_EPISODES), data.num_steps, whole=False)
+        _kept.append(pushed)
+        contenders = [
+            Contender(_OURS, _filling(load_rlds(path, layout="transition"), data.transitions), data.steps),
+            Contender(_READING, lambda: read_and_discard(builder), data.steps),
+            _pushing(pushed, data),
+            Contender(_RECORDS, lambda: read_records(path), data.steps),
+        ]
+        samples = interleave(contenders, _slower(scale))
+    bars = [Bar(_READING, 0.5), Bar(contenders[2].name, 100)]
+    return [row(f"folder to in-process buffer, {_told(data)}", "steps/s", _OURS, samples, bars)]
+
+
+def offline_served(scale: Scale) -> list[dict[str, Any]]:
+    return [_served(scale, whole=False, bound=4)]
+
+
+def offline_served_episodes(scale: Scale) -> list[dict[str, Any]]:
+    return [_served(scale, whole=True, bound=30)]
+
+
+def offline_pixels(scale: Scale) -> list[dict[str, Any]]:
+    data = pixels(scale)
+    with tempfile.TemporaryDirectory() as folder:
+        path = data.write(folder)
+        builder = tfds.builder_from_directory(path)
+        pictures = decoding(encoded_pictures(path))
+        alone = "tf.io.decode_png alone"
+        contenders = [
+            Contender(_OURS, _filling(load_rlds(path, layout="transition"), data.transitions), data.steps),
+            Contender(alone, lambda: sum(1 for _ in pictures), data.steps),
+            Contender(_READING, lambda: read_and_discard(builder), data.steps),
+            Contender(_RECORDS, lambda: read_records(path), data.steps),
+        ]
+        samples = interleave(contenders, _slower(scale))
+    return [row(f"folder to in-process buffer, {_told(data)}", "steps/s", _OURS, samples, [Bar(alone, 0.8)])]
+
+
+def offline_write(scale: Scale) -> list[dict[str, Any]]:
+    return [_writing(scale, floats(scale), _WRITTEN_EPISODES)]
+
+
+def offline_write_pixels(scale: Scale) -> list[dict[str, Any]]:
+    return [_writing(scale, pixels(scale), _WRITTEN_EPISODES // 10)]
+
+
+def offline_validate(scale: Scale) -> list[dict[str, Any]]:
+    data = floats(scale)
+    with tempfile.TemporaryDirectory() as folder:
+        path = data.write(folder)
+        builder = tfds.builder_from_directory(path)
+        contenders = [
+            Contender(_OURS, lambda: validate_rlds(path, progress=False), data.steps),
+            Contender(_READING, lambda: read_and_discard(builder), data.steps),
+            Contender(_RECORDS, lambda: read_records(path), data.steps),
+        ]
+        samples = interleave(contenders, _slower(scale))
+    return [row(f"validate_rlds, {_told(data)}", "steps/s", _OURS, samples, [Bar(_READING, 0.5)])]
+
+
+def offline_as_dataset(scale: Scale) -> list[dict[str, Any]]:
+    """A call takes as many batches as a pass has: reading comes in blocks, of which a single batch tells nothing."""
+    data = floats(scale)
+    num_batches = max(1, data.transitions // _BATCH)
+    with tempfile.TemporaryDirectory() as folder:
+        episodes = load_rlds(data.write(folder), layout="transition")
+        buffer = _buffer_of(episodes, data.transitions)
+        fill(buffer, episodes, progress=False)
+        in_process = "as_dataset of an in-process buffer"
+        contenders = [
+            _draining(_OURS, episodes.as_dataset(_BATCH), num_batches),
+            _draining(in_process, buffer.as_dataset(_BATCH), num_batches),
+        ]
+        samples = interleave(contenders, _slower(scale))
+    measure = f"Episodes.as_dataset from disk, batch {_BATCH}, {_told(data)}"
+    return [row(measure, "batches/s", _OURS, samples, [])]
+
+
+def offline_hdf5(scale: Scale) -> list[dict[str, Any]]:
+    data = floats(scale)
+    with tempfile.TemporaryDirectory() as folder:
+        path = data.write_hdf5(folder)
+        contenders = [
+            Contender(_OURS, _filling(load_rlds(path, layout="transition"), data.transitions), data.steps),
+            Contender("h5py, arrays read and thrown away", lambda: _read_hdf5(path), data.steps),
+        ]
+        samples = interleave(contenders, _slower(scale))
+    return [row(f"HDF5 to in-process buffer, {_told(data)}", "steps/s", _OURS, samples, [])]
+
+
+def _served(scale: Scale, *, whole: bool, bound: float) -> dict[str, Any]:
+    data = floats(scale)
+    num_episodes = _some(data, _SERVED_EPISODES)
+    with tempfile.TemporaryDirectory() as folder:
+        path = data.write(folder)
+        pushed = Pushed(tfds.builder_from_directory(path), _some(data, _PUSHED_EPISODES), data.num_steps, whole=whole)
+        episodes = load_rlds(path, layout="trajectory", limit=num_episodes)
+        steps = num_episodes * data.num_steps
+        spec = episodes.element_spec
+        ours: ReplayBuffer = (
+            ReverbEpisodicReplayBuffer.local(
+                spec, max_size=num_episodes, max_episode_length=data.num_steps, scannable=False
+            )
+            if whole
+            else ReverbReplayBuffer.local(spec, max_size=steps, sequence_length=2, scannable=False)
+        )
+        _kept.extend((pushed, ours))
+        contenders = [
+            Contender(_OURS, lambda: fill(ours, episodes, progress=False), steps),
+            _pushing(pushed, data),
+        ]
+        samples = interleave(contenders, _slower(scale))
+    items = "whole episodes" if whole else "2 steps"
+    measure = f"folder to Reverb, items of {items}, without the scan mirror, {steps:,} steps"
+    return row(measure, "steps/s", _OURS, samples, [Bar(contenders[1].name, bound)])
+
+
+def _writing(scale: Scale, data: Offline, num_episodes: int) -> dict[str, Any]:
+    num_episodes = _some(data, num_episodes)
+    source, steps = data.source(num_episodes), num_episodes * data.num_steps
+    theirs = RldsWriter(data, num_episodes)
+
+    def write() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            write_rlds(source, f"{folder}/bench", name="bench", progress=False)
+
+    contenders = [Contender(_OURS, write, steps), Contender("rlds EpisodeWriter", theirs.write, steps)]
+    samples = interleave(contenders, _slower(scale))
+    measure = f"write_rlds, {data.name}, {steps:,} steps"
+    return row(measure, "steps/s", _OURS, samples, [Bar("rlds EpisodeWriter", 1)])
+
+
+def _filling(episodes: Episodes, capacity: int) -> Any:
+    buffer = _buffer_of(episodes, capacity)
+    return lambda: fill(buffer, episodes, progress=False)
+
+
+def _buffer_of(episodes: Episodes, capacity: int) -> TFUniformReplayBuffer:
+    return TFUniformReplayBuffer(episodes.element_spec, batch_size=1, max_length=capacity)
+
+
+def _pushing(pushed: Pushed, data: Offline) -> Contender:
+    steps = _some(data, _PUSHED_EPISODES) * data.num_steps
+    return Contender(f"push_rlds_to_reverb, {steps:,} steps", pushed.push, steps, pushed.flush)
+
+
+def _draining(name: str, dataset: Any, num_batches: int) -> Contender:
+    take = eagerly(dataset)
+
+    def drain() -> None:
+        for _ in range(num_batches):
+            take()
+
+    return Contender(name, drain, num_batches)
+
+
+def _read_hdf5(path: str) -> int:
+    with h5py.File(path) as file:
+        return sum(len(file[name][...]) for name in file)
+
+
+def _slower(scale: Scale) -> Scale:
+    return dataclasses.replace(scale, repeats=min(scale.repeats, _REPEATS))
+
+
+def _some(data: Offline, num_episodes: int) -> int:
+    return min(num_episodes, data.num_episodes)
+
+
+def _told(data: Offline) -> str:
+    return f"{data.name}, {data.steps:,} steps"
