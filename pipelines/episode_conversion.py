@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from replayfeed.buffers.nests import Nest
+from replayfeed.buffers.nests import Nest, field_path, leaves_with_paths
 
 from .episode_source import EpisodeSource, RawEpisode
 from .layouts import convert_steps, example_columns, example_steps, spec_of_frames, to_steps
@@ -71,6 +71,7 @@ class Conversion:
 
     def __init__(self, source: EpisodeSource, options: LoadOptions) -> None:
         check_step_spec(source.name, source.step_spec)
+        _check_fixed_width(source)
         self._options = options
         unknown = [name for name in options.episode_fields if name not in source.metadata_spec]
         if unknown:
@@ -165,6 +166,17 @@ class Conversion:
             raise ValueError(
                 f"{source.name}: agent_field={field!r} must name one value of an episode or a step; the episodes have "
                 f"{sorted(source.metadata_spec)}, the steps {sorted(source.step_spec)}."
+            )
+
+
+def _check_fixed_width(source: EpisodeSource) -> None:
+    """Refuses what a source gives that was opened with `fields='all'`."""
+    for path, spec in leaves_with_paths(source.step_spec, ()):
+        fault = spec_fault(spec, keeps_strings=True)
+        if fault:
+            raise ValueError(
+                f"{source.name}: step field {field_path(path)!r} {fault}, so that it cannot be part of a frame; "
+                "fields='all' is for checking and writing."
             )
 
 

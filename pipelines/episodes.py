@@ -78,6 +78,8 @@ class Episodes:
         self._options = options
         self._conversion = Conversion(source, options)
         self._latest: EpisodePass | None = None
+        # What the log has been told: passes without end would repeat it.
+        self._told: set[str] = set()
 
     @property
     def element_spec(self) -> Nest:
@@ -124,9 +126,8 @@ class Episodes:
           seed: of the order; None for the one that the episodes were loaded with, by default the source's.
             With a `limit` always that one, which also says which episodes they are.
         """
-        self._latest = EpisodePass(
-            self._source, self._options, self._conversion, None if self._options.limit is not None else seed
-        )
+        chosen = self._options.seed if seed is None or self._options.limit is not None else seed
+        self._latest = EpisodePass(self._source, self._options, self._conversion, chosen, self._told)
         return self._latest
 
     def as_source(self) -> EpisodeSource:
@@ -170,8 +171,10 @@ class Episodes:
         No window joins two episodes; a final observation (the last frame of layouts
         `'trajectory'` and `'step'`) starts none. `info` is a `BufferInfo`: `ids` are the episode's
         `place` times 2**32 plus the frame's place in it, so `ids >> 32` tells the episode; `keys`
-        the id of the drawn frame; `weights` ones; `mask` False on padding; `probabilities` as in a
-        buffer's passes.
+        the id of the drawn frame; `weights` ones; `mask` False on padding; `probabilities` 1 in an
+        ordered pass, else 1 / the windows of the latest pass that was read to its end (until then of what was read).
+
+        Transforms of windows (`n_step`, `stack_frames`, ...) map over it as over a buffer's dataset.
 
         Args:
           sample_batch_size: `B`; None gives single elements without a batch axis.
@@ -179,7 +182,8 @@ class Episodes:
           window: a `Window`, instead of `num_steps`.
           epochs: how many passes; None for no end. A batch that the last pass does not fill is shorter.
           single_deterministic_pass: one pass in the source's order; with `num_steps` windows do not overlap.
-          shuffle_frames: see above; more mixes better.
+          shuffle_frames: see above; more mixes better, and takes more memory: lower it for images (100,000 frames of
+            84 x 84 x 4 bytes are 2.8 GB). A pass that fits into it is read once and kept.
           seed: of the order; the same seed gives the same batches. None for one of its own each time.
 
         Returns:
@@ -222,12 +226,13 @@ class EpisodePass:
     """An iterator over `Episode`s that keeps count of what it delivers, drops and repairs."""
 
     def __init__(
-        self, source: EpisodeSource, options: LoadOptions, conversion: Conversion, seed: int | None = None
+        self, source: EpisodeSource, options: LoadOptions, conversion: Conversion, seed: int | None, told: set[str]
     ) -> None:
         self._source = source
         self._options = options
         self._conversion = conversion
-        self._seed = options.seed if seed is None else seed
+        self._seed = seed
+        self._told = told
         self._frames = self._terminals = self._truncations = self._ending_in_zeros = 0
         self._dropped, self._repaired = Tally(), Tally()
         self._started = time.perf_counter()
@@ -271,7 +276,10 @@ class EpisodePass:
         self._seconds = time.perf_counter() - self._started
         for verb, tally in (("dropped", self._dropped), ("repaired", self._repaired)):
             for finding in tally.findings():
-                _logger.warning("%s: %s %s", self._source.name, verb, finding)
+                text = f"{verb} {finding}"
+                if text not in self._told:
+                    self._told.add(text)
+                    _logger.warning("%s: %s", self._source.name, text)
 
     def _read(self) -> Iterator[RawEpisode]:
         reading = self._source.read(self._seed)
