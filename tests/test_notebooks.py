@@ -85,7 +85,7 @@ def executed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def test_there_is_a_notebook() -> None:
-    names = ["multi_agent.ipynb", "prioritized.ipynb", "quickstart.ipynb", "sequences.ipynb"]
+    names = ["multi_agent.ipynb", "offline_rlds.ipynb", "prioritized.ipynb", "quickstart.ipynb", "sequences.ipynb"]
     assert [path.name for path in NOTEBOOKS] == names
 
 

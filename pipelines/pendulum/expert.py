@@ -27,8 +27,8 @@ def swing_up(observation: NDArray[np.float32]) -> NDArray[np.float32]:
       observation: float32 `[B, 3]`: cosine, sine, speed.
 
     >>> hanging_and_turning, falling = [-1.0, 0.0, 1.0], [0.995, 0.1, 0.0]
-    >>> swing_up(np.array([hanging_and_turning, falling], np.float32)).tolist()
-    [[2.0], [-1.2020498514175415]]
+    >>> swing_up(np.array([hanging_and_turning, falling], np.float32)).round(1).tolist()
+    [[2.0], [-1.2000000476837158]]
     """
     cosine, sine, speed = observation.T
     energy_missing = _GRAVITY * (1 - cosine) - speed**2 / 2
@@ -46,10 +46,10 @@ class Behaviour:
       name: for the episode's metadata.
       random_share: of the actions, 0 to 1.
 
-    >>> nobody = Behaviour("nobody", random_share=1.0)
-    >>> actions = nobody.choose(np.zeros([500, 3], np.float32), np.random.default_rng(0))
-    >>> actions.shape, bool(abs(actions.mean()) < 0.1)
-    ((500, 1), True)
+    >>> hanging = np.tile(np.array([-1.0, 0.0, 0.0], np.float32), [1000, 1])
+    >>> actions = Behaviour("half", random_share=0.5).choose(hanging, np.random.default_rng(0))
+    >>> actions.shape, float((actions == swing_up(hanging)).mean().round(1))
+    ((1000, 1), 0.5)
     """
 
     name: str
