@@ -19,10 +19,12 @@ from .load_report import Finding, LoadReport
 from .minari import minari_source
 from .npz_episodes import npz_source
 from .rlds_beam import write_rlds_with_beam
-from .rlds_check import RldsReport, validate_rlds
+from .rlds_check import validate_rlds
+from .rlds_check_report import RldsReport
 from .rlds_open import open_source
 from .rlds_read import load_rlds, rlds_spec
-from .rlds_write import WriteReport, write_rlds
+from .rlds_write import write_rlds
+from .rlds_write_report import WriteReport
 from .transforms import (
     WithReturns,
     WithState,

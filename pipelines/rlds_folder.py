@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from replayfeed.buffers.nests import Nest, field_path
 
-from .episode_source import EPISODE_ID, METADATA, EpisodeSource, RawEpisode, raw_episodes
+from .episode_source import EPISODE_ID, INDEX, METADATA, EpisodeSource, RawEpisode, raw_episodes
 from .rlds_decode import ColumnDecoder, decode_value, features_by_place
 from .rlds_fields import Choice, FieldPlan, plan_fields
 from .rlds_steps import INVALID, STEPS
@@ -132,15 +132,10 @@ class FeatureReader:
         """What TFDS needs to leave everything as the file holds it, episode metadata too."""
         return _skip_all(tfds, self._features)
 
-    def columns(self, steps: Mapping[str, Any]) -> dict[str, Nest]:
-        """The loaded columns `[N + 1, ...]` of an episode's; in a graph or eagerly."""
-        selected: dict[str, Nest] = self._plan.select(steps, self._decoder.load)
-        return selected
-
     def select(self, episode: Mapping[str, Any]) -> dict[str, Any]:
         """The loaded part of an episode, an element for `raw_episodes`."""
         return {
-            STEPS: self.columns(episode[STEPS]),
+            STEPS: self._plan.select(episode[STEPS], self._decoder.load),
             INVALID: episode.get(INVALID, False),
             METADATA: {key: decode_value(self._features[key], episode[key]) for key in self._own},
         }
@@ -183,6 +178,8 @@ def _tfrecord_reader(
             shuffle_seed=seed,
             add_tfds_id=True,
             try_autocache=False,
+            # A seed asks for another order also where the dataset's own one has a meaning.
+            enable_ordering_guard=False,
         )
         with without_deprecations():
             return builder.as_dataset(
@@ -220,30 +217,36 @@ def _tfrecord_reader(
 def _array_record_reader(
     tfds: Any, builder: Any, split: str, reader: FeatureReader
 ) -> tuple[Callable[[int | None], Iterator[RawEpisode]], int | None]:
-    """TFDS reads array_record files only as a sequence of episodes, not as a tf.data.Dataset."""
+    """TFDS reads array_record files as a sequence of episodes only; here it is asked for their bytes."""
+    records = builder.as_data_source(split).data_source
     first_of_file = _file_starts([builder.info.splits[name] for name in _split_names(builder, split)])
-    # As TFDS would name them, so that an episode has the same id and place in every slice.
-    stored = [
-        (os.path.basename(str(part.filename)), number)
-        for part in builder.info.splits[split].file_instructions
-        for number in range(part.skip, part.skip + part.take)
-    ]
-    # Only steps: without TensorFlow TFDS cannot skip the decoding of sequences.
-    episodes = builder.as_data_source(split, decoders={STEPS: tfds.decode.SkipDecoding()})
+    places = np.concatenate(
+        [
+            first_of_file[os.path.basename(part.filename)] + np.arange(part.skip, part.skip + part.take)
+            for part in builder.info.splits[split].file_instructions
+        ]
+    )
+    skip = reader.decoders(tfds)
+
+    @tf.autograph.experimental.do_not_convert
+    def parse(place: tf.Tensor, record: tf.Tensor) -> dict[str, Any]:
+        episode = builder.info.features.deserialize_example(record, decoders=skip)
+        return {**reader.select(episode), INDEX: place}
 
     def read(seed: int | None) -> Iterator[RawEpisode]:
-        order = np.arange(len(episodes)) if seed is None else np.random.default_rng(seed).permutation(len(episodes))
-        for index in order.tolist():
-            episode = episodes[index]
-            own = {key: value for key, value in episode.items() if key not in (STEPS, INVALID)}
-            columns = tf.nest.map_structure(_as_array, reader.columns(episode[STEPS]))
-            file, number = stored[index]
-            place = first_of_file[file] + number
-            yield RawEpisode(
-                str(place), columns, bool(episode.get(INVALID, False)), own, id=f"{file}__{number}", place=place
-            )
+        order = np.arange(len(records)) if seed is None else np.random.default_rng(seed).permutation(len(records))
 
-    return read, len(episodes)
+        def generate() -> Iterator[tuple[Any, bytes]]:
+            for row in order.tolist():
+                yield places[row], records[row]
+
+        numbered = tf.data.Dataset.from_generator(
+            generate, output_signature=(tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string))
+        )
+        parsed = numbered.map(parse, num_parallel_calls=_PARALLEL_EPISODES, deterministic=True)
+        return raw_episodes(parsed.prefetch(1))
+
+    return read, len(records)
 
 
 def import_tfds() -> Any:
@@ -308,10 +311,6 @@ def _file_starts(infos: Sequence[Any]) -> dict[str, int]:
 def _placed(raw: RawEpisode, place_of: Callable[[str], int]) -> RawEpisode:
     place = place_of(raw.id)
     return raw if place < 0 else raw._replace(name=str(place), place=place)
-
-
-def _as_array(value: Any) -> Any:
-    return value if isinstance(value, tf.RaggedTensor) else np.asarray(value)
 
 
 def _check_folder(path: str) -> None:
