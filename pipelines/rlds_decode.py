@@ -35,7 +35,7 @@ class ColumnDecoder:
         for place in self._decoders:
             if place not in features:
                 raise ValueError(f"decoders names {place!r}, which the steps do not have; found {sorted(features)}.")
-            if not _is_stored_as_bytes(features[place]):
+            if not _is_stored_as_strings(features[place]):
                 raise ValueError(f"decoders names {place!r}, which is not encoded: {features[place]}.")
 
     def given(self, place: str, spec: Any) -> Any:
@@ -43,9 +43,11 @@ class ColumnDecoder:
         decoder = self._decoders.get(place)
         if decoder is None:
             return spec
+        # One value's bytes; several, or a number of them that varies, where the feature is a sequence.
+        encoded = tf.TensorSpec(self._features[place].get_serialized_info().shape, tf.string)
         if decoder is False:
-            return tf.TensorSpec([], tf.string)
-        traced = tf.function(decoder).get_concrete_function(tf.TensorSpec([], tf.string))
+            return encoded
+        traced = tf.function(decoder).get_concrete_function(encoded)
         return tf.TensorSpec(traced.structured_outputs.shape, traced.structured_outputs.dtype)
 
     def takes_as_it_is(self, leaf: PlannedField, stored: Any) -> bool:
@@ -101,10 +103,10 @@ def decode_value(feature: Any, value: Any) -> Any:
     return value
 
 
-def _is_stored_as_bytes(feature: Any) -> bool:
+def _is_stored_as_strings(feature: Any) -> bool:
     stored = feature.get_serialized_info()
-    # A mapping: the bytes and the shape of a tensor of several unknown dimensions.
-    return isinstance(stored, Mapping) or tf.as_dtype(stored.dtype) == tf.string
+    # A mapping is a tensor of several unknown dimensions, in bytes and a shape.
+    return not isinstance(stored, Mapping) and tf.as_dtype(stored.tf_dtype) == tf.string
 
 
 def _is_encoded(given: Any, column: Any) -> bool:
@@ -116,12 +118,17 @@ def _is_encoded(given: Any, column: Any) -> bool:
 
 def _decompressed(feature: Any, column: Any, spec: tf.TensorSpec) -> Any | None:
     """A compressed tensor's numbers, for all steps at once; None where the feature is something else."""
-    if not spec.shape.is_fully_defined() or spec.dtype == tf.uint64:
+    if not spec.shape.is_fully_defined():
         return None
     encoding = getattr(feature.to_json_content(), "encoding", None)
     if encoding not in ("zlib", "bytes"):
         return None
     if encoding == "zlib":
         column = tf.io.decode_compressed(column, compression_type="ZLIB")
+    # decode_raw does not know two dtypes, one of which TFDS itself cannot read either.
+    raw_dtype = {tf.uint32: tf.int32, tf.uint64: tf.int64}.get(spec.dtype, spec.dtype)
+    numbers = tf.io.decode_raw(column, raw_dtype)
+    if raw_dtype != spec.dtype:
+        numbers = tf.bitcast(numbers, spec.dtype)
     # The reshape fails where a step holds more or fewer numbers.
-    return tf.reshape(tf.io.decode_raw(column, spec.dtype), [tf.shape(column)[0], *spec.shape])
+    return tf.reshape(numbers, [tf.shape(column)[0], *spec.shape])

@@ -220,28 +220,30 @@ def _array_record_reader(
     """TFDS reads array_record files as a sequence of episodes only; here it is asked for their bytes."""
     records = builder.as_data_source(split).data_source
     first_of_file = _file_starts([builder.info.splits[name] for name in _split_names(builder, split)])
-    places = np.concatenate(
-        [
-            first_of_file[os.path.basename(part.filename)] + np.arange(part.skip, part.skip + part.take)
-            for part in builder.info.splits[split].file_instructions
-        ]
-    )
+    numbered_in_files = [
+        (os.path.basename(part.filename), number)
+        for part in builder.info.splits[split].file_instructions
+        for number in range(part.skip, part.skip + part.take)
+    ]
     skip = reader.decoders(tfds)
 
     @tf.autograph.experimental.do_not_convert
-    def parse(place: tf.Tensor, record: tf.Tensor) -> dict[str, Any]:
+    def parse(place: tf.Tensor, episode_id: tf.Tensor, record: tf.Tensor) -> dict[str, Any]:
         episode = builder.info.features.deserialize_example(record, decoders=skip)
-        return {**reader.select(episode), INDEX: place}
+        return {**reader.select(episode), INDEX: place, EPISODE_ID: episode_id}
 
     def read(seed: int | None) -> Iterator[RawEpisode]:
         order = np.arange(len(records)) if seed is None else np.random.default_rng(seed).permutation(len(records))
 
-        def generate() -> Iterator[tuple[Any, bytes]]:
+        def generate() -> Iterator[tuple[int, str, bytes]]:
             for row in order.tolist():
-                yield places[row], records[row]
+                file, number = numbered_in_files[row]
+                # The id that TFDS would give it: the same in every slice, another one in every split.
+                yield first_of_file[file] + number, f"{file}__{number}", records[row]
 
         numbered = tf.data.Dataset.from_generator(
-            generate, output_signature=(tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string))
+            generate,
+            output_signature=(tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.string)),
         )
         parsed = numbered.map(parse, num_parallel_calls=_PARALLEL_EPISODES, deterministic=True)
         return raw_episodes(parsed.prefetch(1))
