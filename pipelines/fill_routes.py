@@ -29,6 +29,7 @@ from replayfeed.buffers.priorities import check_priorities
 from replayfeed.buffers.spec import ItemChecker
 
 from .episodes import Episode, Episodes
+from .rlds_steps import map_leaves
 
 PriorityRule = Callable[[Episode], Any]
 """Raw priorities `[T]` of an episode's frames."""
@@ -138,7 +139,7 @@ class _StreamRoute:
         if self._priorities is not None:
             priorities = check_priorities(self._priorities(episode), None, (episode.num_frames,))[np.newaxis]
         ends = None if self._told_by_frames else _ends(episode.num_frames)
-        frames = tf.nest.map_structure(lambda leaf: leaf[np.newaxis], episode.frames)
+        frames = map_leaves(lambda leaf: leaf[np.newaxis], episode.frames)
         ids = self._add(frames, ends, priorities, index)
         if episode.metadata and isinstance(self._buffer, EpisodicReplayBuffer):
             self._buffer.set_metadata(int(self._buffer.episode_ids(ids[0, -1:])[0]), episode.metadata)
@@ -208,7 +209,7 @@ class _AgentRoute:
             given = check_priorities(self._priorities(episode), None, (episode.num_frames,))
             priorities = {agent: given[np.newaxis]}
         self._buffer.add_sequence(
-            {agent: tf.nest.map_structure(lambda leaf: leaf[np.newaxis], episode.frames)},
+            {agent: map_leaves(lambda leaf: leaf[np.newaxis], episode.frames)},
             end_of_episode=None if self._told_by_frames else {agent: _ends(episode.num_frames)},
             priorities=priorities,
         )
@@ -265,7 +266,7 @@ class _LockstepRoute:
 
     def _check(self, agent: str, episode: Episode) -> list[Array]:
         """The leaves `[1, T, ...]` in the dtypes that are stored: several writes follow, and none may be refused."""
-        frames = tf.nest.map_structure(lambda leaf: leaf[np.newaxis], episode.frames)
+        frames = map_leaves(lambda leaf: leaf[np.newaxis], episode.frames)
         if agent not in self._fitting:
             # By the buffer itself, which knows whether it casts.
             self._buffer.add_sequence({agent: tf.nest.map_structure(lambda leaf: leaf[:, :0], frames)})

@@ -20,7 +20,18 @@ import tensorflow as tf
 
 from replayfeed.buffers.nests import Array, Nest
 
-from .rlds_steps import ACTION, DISCOUNT, IS_FIRST, IS_LAST, IS_TERMINAL, OBSERVATION, REWARD, Steps, filler_of
+from .rlds_steps import (
+    ACTION,
+    DISCOUNT,
+    IS_FIRST,
+    IS_LAST,
+    IS_TERMINAL,
+    OBSERVATION,
+    REWARD,
+    Steps,
+    filler_of,
+    map_leaves,
+)
 
 Layout = Literal["trajectory", "transition", "step"]
 
@@ -76,11 +87,11 @@ def to_transitions(steps: Steps) -> dict[str, Nest]:
     is_terminal[-1] = steps.is_terminal
     is_truncated[-1] = not steps.is_terminal
     columns = {
-        OBSERVATION: tf.nest.map_structure(lambda leaf: leaf[:-1], steps.observation),
+        OBSERVATION: map_leaves(lambda leaf: leaf[:-1], steps.observation),
         ACTION: steps.action,
         REWARD: steps.reward,
         DISCOUNT: steps.discount,
-        NEXT_OBSERVATION: tf.nest.map_structure(lambda leaf: leaf[1:], steps.observation),
+        NEXT_OBSERVATION: map_leaves(lambda leaf: leaf[1:], steps.observation),
         IS_TERMINAL: is_terminal,
         IS_TRUNCATED: is_truncated,
     }
@@ -223,7 +234,7 @@ def _with_metadata(
             f"step metadata {', '.join(map(repr, clashing))} has the name of a field of layout {layout!r}; "
             f"fields={{{clashing[0]!r}: Drop()}} leaves it out."
         )
-    metadata = tf.nest.map_structure(lambda leaf: leaf[:num_rows], dict(steps.metadata))
+    metadata = map_leaves(lambda leaf: leaf[:num_rows], dict(steps.metadata))
     return {**frames, **metadata}
 
 
@@ -251,7 +262,7 @@ def _policy_info(steps: Steps, policy_info: PolicyInfo) -> Nest:
 
 
 def _action_with_boundary(steps: Steps) -> Nest | None:
-    return None if steps.action is None else tf.nest.map_structure(_with_boundary, steps.action)
+    return None if steps.action is None else map_leaves(_with_boundary, steps.action)
 
 
 def _with_boundary(column: Array, filler: Any = None) -> Array:

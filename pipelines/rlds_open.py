@@ -16,6 +16,7 @@ from .rlds_dataset import dataset_source
 from .rlds_fields import Choice, Decoders, Fields, plan_fields
 from .rlds_files import files_of, files_source
 from .rlds_folder import folder_source, name_source
+from .rlds_steps import map_leaves
 
 Source = Union[
     str, "os.PathLike[str]", tf.data.Dataset, EpisodeSource, Mapping[Any, float], Sequence[tuple[Any, float]], Any
@@ -107,7 +108,7 @@ def _with_fields(source: EpisodeSource, wanted: Choice) -> EpisodeSource:
     def read(seed: int | None) -> Iterator[RawEpisode]:
         for raw in source.read(seed):
             columns = plan.select(raw.columns)
-            yield raw._replace(columns=tf.nest.map_structure(_to_numpy, columns))
+            yield raw._replace(columns=map_leaves(_to_numpy, columns))
 
     not_loaded = tuple(sorted({*source.not_loaded, *plan.not_loaded}))
     return dataclasses.replace(source, step_spec=plan.step_spec, read=read, not_loaded=not_loaded)

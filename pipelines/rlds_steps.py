@@ -7,7 +7,7 @@ nothing behind it can use them. `N` is the number of transitions; an episode has
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -164,12 +164,14 @@ def find_fault(columns: Columns, *, invalid: bool = False, dtype: np.dtype[Any] 
     """
     if invalid:
         return Fault("flagged invalid", "the dataset flags it as invalid", None)
-    lengths = {path: len(leaf) for path, leaf in _named_leaves(columns)}
-    if len(set(lengths.values())) > 1:
+    if len({len(leaf) for leaf in tf.nest.flatten(dict(columns))}) > 1:
+        lengths = {path: len(leaf) for path, leaf in _named_leaves(columns)}
         return Fault("with fields of different lengths", f"its fields differ in length: {lengths}", None)
     for field in (REWARD, DISCOUNT):
-        values = np.asarray(columns[field][:-1]) if field in columns else np.zeros(0)
-        if not np.isfinite(values.astype(np.float64)).all():
+        if field not in columns:
+            continue
+        values = np.asarray(columns[field][:-1])
+        if not np.isfinite(values if values.dtype.kind == "f" else values.astype(np.float64)).all():
             return Fault(f"with a {field} that is not finite", f"a {field} is NaN or infinite", None)
         if dtype == np.float32 and not _survives_float32(values):
             return Fault(f"with a {field} beyond float32", f"a {field} is too large for float32", None)
@@ -218,7 +220,7 @@ def cut_steps(columns: Columns, num_steps: int, dtype: np.dtype[Any] | type = np
     last = num_steps - 1
     action = reward = None
     if ACTION in columns:
-        action = tf.nest.map_structure(lambda leaf: leaf[:last], columns[ACTION])
+        action = map_leaves(lambda leaf: leaf[:last], columns[ACTION])
     if REWARD in columns:
         reward = _drop_unit_axis(columns[REWARD])[:last].astype(dtype)
     if DISCOUNT in columns:
@@ -227,9 +229,9 @@ def cut_steps(columns: Columns, num_steps: int, dtype: np.dtype[Any] | type = np
         discount = np.ones([last], dtype)
     if is_terminal and last:
         discount[-1] = 0.0
-    observation = tf.nest.map_structure(lambda leaf: leaf[:num_steps], columns[OBSERVATION])
+    observation = map_leaves(lambda leaf: leaf[:num_steps], columns[OBSERVATION])
     metadata = {
-        field: tf.nest.map_structure(lambda leaf: leaf[:num_steps], column)
+        field: map_leaves(lambda leaf: leaf[:num_steps], column)
         for field, column in columns.items()
         if field not in LOADED_FIELDS
     }
@@ -256,6 +258,21 @@ def filler_of(column: Array) -> Any:
     (b'', 0)
     """
     return b"" if column.dtype == object else 0
+
+
+def map_leaves(function: Callable[[Any], Any], nest: Nest) -> Nest:
+    """`tf.nest.map_structure` of one nest, at a tenth of its cost for arrays and dicts of them.
+
+    That cost, some 10 us, counts: episodes may have few steps, and be mapped several times each.
+
+    >>> map_leaves(lambda leaf: leaf[:1], {"image": np.array([1, 2]), "state": (np.array([3, 4]),)})
+    {'image': array([1]), 'state': (array([3]),)}
+    """
+    if isinstance(nest, np.ndarray):
+        return function(nest)
+    if type(nest) is dict:
+        return {key: map_leaves(function, child) for key, child in nest.items()}
+    return tf.nest.map_structure(function, nest)
 
 
 def num_steps_of(columns: Columns) -> int:
