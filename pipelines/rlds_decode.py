@@ -11,6 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from replayfeed.buffers.nests import leaves_with_paths
+
 from .field_rules import apply_rules
 from .rlds_fields import Decoders, PlannedField
 
@@ -26,11 +28,19 @@ class ColumnDecoder:
       decoders: the caller's, by place.
 
     Raises:
+      ValueError: a field is of a kind that TFDS writes and does not read.
       ValueError: a place in `decoders` is none of the dataset's, or is not encoded.
     """
 
     def __init__(self, features: Mapping[str, Any], decoders: Decoders | None) -> None:
         self._features = features
+        for place, feature in features.items():
+            if _is_unreadable(feature):
+                raise ValueError(
+                    f"step field {place!r} is a sequence of a fixed length, {feature}, which TFDS writes in a way that "
+                    "it cannot read, whichever fields are asked for: record it as a Tensor of that shape, or as a "
+                    "Sequence without a length."
+                )
         self._decoders = dict(decoders or {})
         for place in self._decoders:
             if place not in features:
@@ -101,6 +111,14 @@ def decode_value(feature: Any, value: Any) -> Any:
     if isinstance(spec, tf.TensorSpec) and value.dtype == tf.string and spec.dtype != tf.string:
         return feature.decode_example(value)
     return value
+
+
+def _is_unreadable(feature: Any) -> bool:
+    """Whether TFDS's writer makes a ragged tensor of it in `steps`, and its parser looks for another."""
+    return any(
+        bool(getattr(stored, "sequence_rank", 0)) and None not in stored.shape
+        for _, stored in leaves_with_paths(feature.get_serialized_info(), ())
+    )
 
 
 def _is_stored_as_strings(feature: Any) -> bool:
