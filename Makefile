@@ -104,4 +104,5 @@ clean: ## Remove what the other targets made, .venv included
 .typecheck/replayfeed:
 	@mkdir -p $@
 	@ln -sfn ../../buffers $@/buffers
+	@ln -sfn ../../cli $@/cli
 	@ln -sfn ../../pipelines $@/pipelines

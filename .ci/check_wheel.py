@@ -52,7 +52,7 @@ def python_files(folder: str) -> set[str]:
 def check_wheel(wheel: pathlib.Path) -> None:
     """Exits with what is wrong where the wheel is not what the folders hold, or fails in use."""
     files = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")}
-    expected = python_files("buffers") | python_files("pipelines")
+    expected = python_files("buffers") | python_files("cli") | python_files("pipelines")
     if files != expected:
         sys.exit(f"{wheel.name}: missing {sorted(expected - files)}, unexpected {sorted(files - expected)}")
     print(f"{wheel.name}: {len(files)} modules")

@@ -147,6 +147,7 @@ class Episodes:
             step_spec=self._conversion.sound_step_spec,
             read=read,
             num_episodes=self.num_episodes,
+            not_loaded=self._source.not_loaded,
             metadata_spec=self._source.metadata_spec,
         )
 

@@ -91,7 +91,6 @@ def mixture_source(sources: Sequence[EpisodeSource], weights: Sequence[float]) -
 
 def _distinct(names: Sequence[str]) -> list[str]:
     """The names, with a number behind those that came before."""
-    before = [names[:place].count(name) for place, name in enumerate(names)]
     earlier = [names[:place].count(name) for place, name in enumerate(names)]
     return [f"{name} ({times + 1})" if times else name for name, times in zip(names, earlier, strict=True)]
 

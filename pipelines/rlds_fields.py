@@ -204,6 +204,21 @@ def _plan_leaf(chosen: _Chosen, not_loaded: list[str], spec: Any, path: tuple[st
     return None
 
 
+def rules_for_writing(step_spec: Mapping[str, Nest]) -> dict[str, FieldRule]:
+    """Rules by place that let through all that arrays of one shape can hold: strings stay, variable lengths go.
+
+    >>> rules_for_writing({"words": tf.TensorSpec([], tf.string), "tags": tf.TensorSpec([None], tf.int64)})
+    {'tags': Drop(), 'words': Keep()}
+    """
+    rules: dict[str, FieldRule] = {}
+    for path, spec in _spec_leaves(step_spec):
+        if spec_fault(spec, keeps_strings=True):
+            rules[field_path(path)] = Drop()
+        elif spec.dtype == tf.string:
+            rules[field_path(path)] = Keep()
+    return rules
+
+
 def spec_fault(spec: Any, *, keeps_strings: bool = False) -> str | None:
     """Why no buffer can hold values of a spec, or None.
 

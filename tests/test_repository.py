@@ -23,18 +23,19 @@ import packaging.utils
 import pytest
 
 import replayfeed.buffers
+import replayfeed.cli
 import replayfeed.pipelines
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PACKAGES = (replayfeed.buffers, replayfeed.pipelines)
-PACKAGE_FOLDERS = ("buffers", "pipelines")
+PACKAGES = (replayfeed.buffers, replayfeed.cli, replayfeed.pipelines)
+PACKAGE_FOLDERS = ("buffers", "cli", "pipelines")
 CODE_FOLDERS = (*PACKAGE_FOLDERS, "tests", "benchmarks", "colab", ".ci")
 # What loads only when a class that uses it is built.
 OPTIONAL = ("reverb", "tf_agents", "rlds", "tensorflow_datasets", "gym", "matplotlib")
 TOP_LEVEL = {
     *(".ci", ".gitignore", ".pre-commit-config.yaml", "Makefile", "constraints.txt", "pyproject.toml", "setup.cfg"),
     *("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md"),
-    *("benchmarks", "buffers", "colab", "pipelines", "tests"),
+    *("benchmarks", "buffers", "cli", "colab", "pipelines", "tests"),
 }
 
 
@@ -80,7 +81,7 @@ def imports_of(*names: str, folders: tuple[str, ...] = CODE_FOLDERS) -> list[tup
 
 
 def test_no_file_imports_a_second_copy_of_a_package():
-    assert imports_of("buffers", "pipelines") == []
+    assert imports_of("buffers", "cli", "pipelines") == []
 
 
 def test_no_file_imports_private_tensorflow():
@@ -105,7 +106,8 @@ def test_relative_imports_stay_inside_their_package():
 
 
 def test_arrows_point_one_way():
-    assert imports_of("replayfeed.pipelines", folders=("buffers",)) == []
+    assert imports_of("replayfeed.pipelines", "replayfeed.cli", folders=("buffers",)) == []
+    assert imports_of("replayfeed.cli", folders=("pipelines",)) == []
     assert imports_of("tests", "benchmarks", "colab") == []
 
 

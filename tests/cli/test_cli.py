@@ -13,8 +13,8 @@ import tensorflow as tf
 from typer.testing import CliRunner
 
 from replayfeed.buffers import ReplayServer, ReverbEpisodicReplayBuffer, ReverbReplayBuffer, TableConfig
-from replayfeed.pipelines import cli_served
-from replayfeed.pipelines.cli_commands import app
+from replayfeed.cli import served
+from replayfeed.cli.commands import app
 from replayfeed.pipelines.episode_source import EpisodeSource, RawEpisode
 from replayfeed.pipelines.rlds_read import load_rlds
 from replayfeed.pipelines.rlds_write import write_rlds
@@ -85,26 +85,21 @@ def test_help_tells_of_each_command_with_an_example(run, command):
     assert f"Example: replayfeed {command} " in result.stdout
 
 
-def test_the_commands_are_told_of_before_tensorflow_is_imported(run_python, repository):
-    """cli_commands.py by itself: importing the package it lies in is another matter."""
+def test_the_commands_are_told_of_before_tensorflow_is_imported(run_python):
     code = (
-        "import importlib.util, sys\n"
-        "spec = importlib.util.spec_from_file_location('cli_commands', sys.argv[1])\n"
-        "module = importlib.util.module_from_spec(spec)\n"
-        "sys.modules['cli_commands'] = module\n"
-        "spec.loader.exec_module(module)\n"
-        "try:\n    module.app(['validate', '--help'])\n"
+        "import sys\n"
+        "from replayfeed.cli.main import main\n"
+        "try:\n    main(['validate', '--help'])\n"
         "except SystemExit:\n    pass\n"
-        "print(sorted({'tensorflow', 'numpy', 'replayfeed'} & set(sys.modules)))"
+        "print(sorted({'tensorflow', 'numpy', 'replayfeed.pipelines'} & set(sys.modules)))"
     )
-    printed = run_python(code, str(repository / "pipelines" / "cli_commands.py"))
-    assert printed.splitlines()[-1] == "[]"
+    assert run_python(code).splitlines()[-1] == "[]"
 
 
 def test_without_typer_one_sentence_says_what_to_install(run_python):
     code = (
         "import sys; sys.modules['typer'] = None\n"
-        "from replayfeed.pipelines.cli import main\n"
+        "from replayfeed.cli.main import main\n"
         "import contextlib, io\n"
         "told = io.StringIO()\n"
         "with contextlib.redirect_stderr(told):\n"
@@ -118,7 +113,7 @@ def test_without_typer_one_sentence_says_what_to_install(run_python):
 
 
 def test_the_module_runs_as_a_command(folder):
-    command = [sys.executable, "-m", "replayfeed.pipelines.cli", "validate", str(folder), "--json"]
+    command = [sys.executable, "-m", "replayfeed.cli", "validate", str(folder), "--json"]
     process = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert process.returncode == 0, process.stderr
     assert json.loads(process.stdout)["episodes"] == 3
@@ -387,11 +382,11 @@ def test_the_fields_of_a_table_tell_the_data_spec(spec):
     from replayfeed.buffers import DataSpec
 
     fields = [(field.path, field.shape, field.dtype.name) for field in DataSpec(spec).fields]
-    found = DataSpec(cli_served.spec_from_fields("mine", fields))
+    found = DataSpec(served.spec_from_fields("mine", fields))
     assert [(field.path, field.shape, field.dtype.name) for field in found.fields] == fields
     assert type(found.nest).__name__ == type(spec).__name__
 
 
 def test_fields_whose_nest_nobody_can_tell_are_refused():
     with pytest.raises(ValueError, match="table 'mine' does not tell how its fields"):
-        cli_served.spec_from_fields("mine", [("b", [], "float32"), ("a", [], "float32")])
+        served.spec_from_fields("mine", [("b", [], "float32"), ("a", [], "float32")])

@@ -1,4 +1,4 @@
-"""The commands of `replayfeed`, their options and their help; what they do is in `cli_jobs.py`.
+"""The commands of `replayfeed`, their options and their help; what they do is in `jobs.py`.
 
 TensorFlow takes seconds to import, so nothing here does before a command runs.
 """
@@ -100,20 +100,20 @@ def import_command(
     if beam and (limit is not None or shards is not None):
         raise typer.BadParameter("--beam takes no --limit, use a slice as --split 'train[:100]', and no --shards.")
     with _errors(debug) as stage:
-        from . import cli_jobs
+        from . import jobs
 
-        settings = cli_jobs.ImportSettings(
+        settings = jobs.ImportSettings(
             source, split=split, on_bad_episode=on_bad_episode, alignment=alignment, limit=limit
         )
-        target = cli_jobs.Target(
+        target = jobs.Target(
             str(folder), _name_of(name, folder), split=as_split, file_format=file_format, overwrite=overwrite
         )
         if beam:
-            report = cli_jobs.import_with_beam(
+            report = jobs.import_with_beam(
                 settings, target, stage, options=beam_option, num_slices=beam_slices or 16, progress=not quiet
             )
         else:
-            report = cli_jobs.import_source(settings, target, stage, shards=shards, progress=not quiet)
+            report = jobs.import_source(settings, target, stage, shards=shards, progress=not quiet)
     print(report.to_json() if json else report)
 
 
@@ -140,14 +140,12 @@ def export_command(
 ) -> None:
     """Writes a served table as an RLDS folder."""
     with _errors(debug) as stage:
-        from . import cli_jobs
+        from . import jobs
 
-        target = cli_jobs.Target(
+        target = jobs.Target(
             str(folder), _name_of(name, folder), split=as_split, file_format=file_format, overwrite=overwrite
         )
-        report = cli_jobs.export_table(
-            address, table, target, stage, timeout_s=timeout, shards=shards, progress=not quiet
-        )
+        report = jobs.export_table(address, table, target, stage, timeout_s=timeout, shards=shards, progress=not quiet)
     print(report.to_json() if json else report)
 
 
@@ -171,9 +169,9 @@ def validate_command(
 ) -> None:
     """Checks a dataset."""
     with _errors(debug) as stage:
-        from . import cli_jobs
+        from . import jobs
 
-        report = cli_jobs.validate(path, stage, split=split, limit=limit, progress=not quiet)
+        report = jobs.validate(path, stage, split=split, limit=limit, progress=not quiet)
     print(report.to_json() if json else report)
     if picture is not None:
         with _errors(debug):

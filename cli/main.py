@@ -1,4 +1,4 @@
-"""The command `replayfeed`: where it begins. What it can do is in `cli_commands.py`."""
+"""The command `replayfeed`: where it begins. What it can do is in `commands.py`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # TensorFlow reads it when it is first imported; its notices would stand between the progress bars.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        from .cli_commands import app
+        from .commands import app
     except ImportError as error:
         print(f"replayfeed: its commands need typer: install replayfeed[cli] ({error}).", file=sys.stderr)
         sys.exit(2)
@@ -48,7 +48,3 @@ def _log_on_stderr() -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.propagate = propagated
-
-
-if __name__ == "__main__":
-    main()

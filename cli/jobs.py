@@ -11,17 +11,19 @@ from typing import Literal, Protocol
 
 import tensorflow as tf
 
-from .buffer_episodes import buffer_source
-from .cli_served import open_served
-from .episode_source import EpisodeSource, RawEpisode
-from .rlds_beam import split_slices, write_rlds_with_beam
-from .rlds_check import validate_rlds
-from .rlds_check_report import RldsReport
-from .rlds_open import open_source
-from .rlds_read import load_rlds
-from .rlds_steps import REWARD
-from .rlds_write import write_rlds
-from .rlds_write_report import WriteReport
+from replayfeed.pipelines.buffer_episodes import buffer_source
+from replayfeed.pipelines.episode_source import EpisodeSource, RawEpisode
+from replayfeed.pipelines.rlds_beam import split_slices, write_rlds_with_beam
+from replayfeed.pipelines.rlds_check import validate_rlds
+from replayfeed.pipelines.rlds_check_report import RldsReport
+from replayfeed.pipelines.rlds_fields import rules_for_writing
+from replayfeed.pipelines.rlds_open import open_source
+from replayfeed.pipelines.rlds_read import load_rlds
+from replayfeed.pipelines.rlds_steps import REWARD
+from replayfeed.pipelines.rlds_write import write_rlds
+from replayfeed.pipelines.rlds_write_report import WriteReport
+
+from .served import open_served
 
 # So that '--beam' alone uses the machine it is typed on, and says no more than what went wrong.
 _ALL_CORES = (
@@ -90,8 +92,9 @@ def import_source(
         for num_read, episode in enumerate(opened.read(seed), start=1):  # noqa: B007 (it is told of below)
             yield episode
 
+    written = ruled(dataclasses.replace(opened, read=read), settings)
     report = write_rlds(
-        ruled(dataclasses.replace(opened, read=read), settings),
+        written,
         target.folder,
         name=target.name,
         split=target.split,
@@ -100,11 +103,16 @@ def import_source(
         overwrite=target.overwrite,
         progress=progress,
     )
-    num_dropped = num_read - report.episodes
-    if num_dropped <= 0:
-        return report
-    note = f"{num_dropped:,} of {num_read:,} episodes were left out; which, and why, is on stderr"
-    return dataclasses.replace(report, notes=(*report.notes, note))
+    notes = list(report.notes)
+    if written.not_loaded:
+        notes.append(
+            f"of variable length, left out: {', '.join(written.not_loaded)}; --on-bad-episode keep writes all as it is"
+        )
+    if num_read > report.episodes:
+        notes.append(
+            f"{num_read - report.episodes:,} of {num_read:,} episodes were left out; which, and why, is on stderr"
+        )
+    return dataclasses.replace(report, notes=tuple(notes))
 
 
 def import_with_beam(
@@ -180,7 +188,7 @@ def ruled(opened: EpisodeSource, settings: ImportSettings) -> EpisodeSource:
     episodes = load_rlds(
         opened,
         layout="step",
-        fields="all",
+        fields=rules_for_writing(opened.step_spec),
         on_bad_episode=settings.on_bad_episode,
         alignment=settings.alignment,
         limit=settings.limit,
