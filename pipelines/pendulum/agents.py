@@ -28,7 +28,7 @@ class CloningSettings:
       learning_rate: of Adam.
     """
 
-    schedule: Schedule = Schedule(updates=3_000, evaluate_every=500, bar=-1050.0)
+    schedule: Schedule = Schedule(updates=3_000, evaluate_every=500, bar=-1000.0, max_updates=6_000)
     sample_batch_size: int = 256
     layers: tuple[int, ...] = (64, 64)
     learning_rate: float = 1e-3

@@ -180,12 +180,19 @@ def test_a_schedule_ends_with_an_evaluation(updates, max_updates, evaluate_every
 
 
 @pytest.mark.slow
-def test_cql_learns_from_disk_what_was_good_in_a_dataset_that_is_bad_on_average(tmp_path):
+@pytest.mark.parametrize("is_served", [False, True], ids=["in process", "Reverb"])
+def test_cql_learns_what_was_good_in_a_dataset_that_is_bad_on_average(is_served, tmp_path):
     recording = record(tmp_path / "pendulum", 3, progress=False)
     assert recording.mean_return < -600
     settings = CqlSettings()
     episodes = load_rlds(recording.folder, layout="trajectory")
-    with TFUniformReplayBuffer(episodes.element_spec, 1, 100 * 201, seed=3) as buffer:
+    spec = episodes.element_spec
+    buffer = (
+        ReverbReplayBuffer.local(spec, max_size=20_100, sequence_length=2)
+        if is_served
+        else TFUniformReplayBuffer(spec, 1, 20_100, seed=3)
+    )
+    with buffer:
         fill(buffer, episodes, progress=False)
         tf.random.set_seed(3)
         samples = buffer.as_dataset(settings.sample_batch_size, num_steps=2)
