@@ -290,6 +290,14 @@ class EpisodePass:
                 raw = next(reading)
             except StopIteration:
                 return
+            except tf.errors.DataLossError as error:
+                if self._options.on_bad_episode == "error":
+                    raise ValueError(
+                        f"{self._source.name}: the record after {num_read} others is damaged, as where a recording was "
+                        f"broken off: {_told(error)}; on_bad_episode='skip' and 'repair' end there."
+                    ) from error
+                self._dropped.add("in a damaged record, and whatever comes after it", str(num_read))
+                return
             except tf.errors.OpError as error:
                 raise ValueError(
                     f"{self._source.name}: the episode after {num_read} others cannot be read: {_told(error)}"

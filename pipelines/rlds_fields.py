@@ -16,13 +16,15 @@ import tensorflow as tf
 from replayfeed.buffers.nests import Nest, field_path, leaves_with_paths
 
 from .field_rules import Drop, FieldRule, Keep, apply_rules, as_rules, spec_after
-from .rlds_steps import FLAGS, LOADED_FIELDS
+from .rlds_steps import DISCOUNT, FLAGS, LOADED_FIELDS
+
+_COME_ALONG = (*FLAGS, DISCOUNT)
 
 Fields = Mapping[str, FieldRule | Sequence[FieldRule]] | Sequence[str] | Literal["all"] | None
 """What a caller says of fields, by place (`'observation/image'`; a place above stands for all below it).
 
 None takes everything that has a fixed width. A sequence of places takes those alone, and the
-flags. A mapping gives rules for some, the others are taken as with None. `'all'` takes
+flags and the discount, without which the same transitions would mean something else. A mapping gives rules for some, the others are taken as with None. `'all'` takes
 everything as it is, for checks and for writing: no rules, no refusal.
 """
 
@@ -146,10 +148,10 @@ class _Chosen:
         elif fields is not None and not self.takes_all:
             if not isinstance(fields, Sequence):
                 raise TypeError(f"fields must be places, a mapping, or 'all', got {type(fields).__name__}.")
-            self._only = (*(str(path) for path in fields), *FLAGS, *wanted.kept)
+            self._only = (*(str(path) for path in fields), *_COME_ALONG, *wanted.kept)
         places = {field_path(path) for path, _ in _spec_leaves(step_spec)}
         for path in (*self._rules, *(self._only or ())):
-            if path not in (*FLAGS, *wanted.kept) and not any(_is_at_or_below(place, path) for place in places):
+            if path not in (*_COME_ALONG, *wanted.kept) and not any(_is_at_or_below(place, path) for place in places):
                 raise ValueError(f"{name}: fields names {path!r}, which the steps do not have; found {sorted(places)}.")
 
     def of(self, path: str) -> tuple[FieldRule, ...] | None:

@@ -207,7 +207,9 @@ def test_an_observation_of_nothing_is_refused():
 
 def test_the_report_tells_apart_what_is_not_there_and_what_was_left_out():
     dataset = one_episode(discount=np.full([3], 0.5))
-    left_out = load_rlds(dataset, layout="transition", fields=["observation", "action"])
+    chosen = load_rlds(dataset, layout="transition", fields=["observation", "action"])
+    assert [frames["discount"].tolist() for frames in chosen] == [[0.5, 0.0]]  # it comes along
+    left_out = load_rlds(dataset, layout="transition", fields={"discount": Drop(), "reward": Drop()})
     list(left_out)
     assert left_out.report.notes == (
         "step fields not loaded: discount, reward",

@@ -249,9 +249,13 @@ def test_a_record_that_was_cut_off_is_told_after_the_episodes_before_it(five_fil
     passing = load_rlds(tmp_path / "*.tfrecord-*", layout="transition").start_pass()
     assert [int(next(passing).frames["observation"][0]) for _ in range(3)] == [0, 10, 20]
     with pytest.raises(
-        ValueError, match="recorded-train: the episode after 3 others cannot be read: truncated record at"
+        ValueError,
+        match="recorded-train: the record after 3 others is damaged, .*: truncated record at .*'repair' end there",
     ):
         next(passing)
+    skipping = load_rlds(tmp_path / "*.tfrecord-*", layout="transition", on_bad_episode="skip")
+    assert len(list(skipping)) == 3
+    assert str(skipping.report.dropped[0]) == "1 in a damaged record, and whatever comes after it (episode 3)"
 
 
 def test_files_without_their_features_and_patterns_of_nothing_are_refused(five_files, tmp_path):
