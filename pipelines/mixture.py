@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+import tensorflow as tf
 
 from replayfeed.buffers.nests import Nest, field_path, leaves_with_paths
 
 from .episode_source import EpisodeSource, RawEpisode
+from .rlds_steps import DISCOUNT, IS_FIRST, IS_LAST, num_steps_of
+
+_OPTIONAL = (DISCOUNT, IS_FIRST, IS_LAST)
 
 
 def mixture_source(sources: Sequence[EpisodeSource], weights: Sequence[float]) -> EpisodeSource:
@@ -21,14 +26,14 @@ def mixture_source(sources: Sequence[EpisodeSource], weights: Sequence[float]) -
     episodes, then their second ones, so that no two have the same.
 
     Args:
-      sources: whose steps have the same fields, dtypes and shapes.
+      sources: whose steps have the same fields, dtypes and shapes. A discount or a flag that only some have is 1 in the
+        others, or what the nesting tells.
       weights: one for each, greater than 0; they need not sum to 1.
 
     Raises:
       ValueError: there is no source, or not one weight for each that is finite and greater than 0.
       ValueError: steps differ; the message names the fields.
 
-    >>> import tensorflow as tf
     >>> def source(name, *episodes):
     ...     spec = {"observation": tf.TensorSpec([], tf.int64)}
     ...     return EpisodeSource(name, spec, lambda seed: (RawEpisode(str(i), {"observation": np.array(e)})
@@ -41,6 +46,7 @@ def mixture_source(sources: Sequence[EpisodeSource], weights: Sequence[float]) -
         raise ValueError(f"expected a weight for each source, got {len(sources)} sources and {len(weights)} weights.")
     if not all(math.isfinite(weight) and weight > 0 for weight in weights):
         raise ValueError(f"weights must be finite and greater than 0, got {list(weights)}.")
+    sources = _with_all_optional(sources)
     first, *others = sources
     for other in others:
         differences = "; ".join(_differences(first.step_spec, other.step_spec))
@@ -87,6 +93,33 @@ def mixture_source(sources: Sequence[EpisodeSource], weights: Sequence[float]) -
         is_d4rl=any(source.is_d4rl for source in sources),
         notes=tuple(f"{name}: {note}" for name, source in zip(names, sources, strict=True) for note in source.notes),
     )
+
+
+def _with_all_optional(sources: Sequence[EpisodeSource]) -> list[EpisodeSource]:
+    """The sources, each with those of the fields that may be missing in RLDS which another one has."""
+    found: dict[str, tf.TensorSpec] = {}
+    for source in sources:
+        found.update((name, source.step_spec[name]) for name in _OPTIONAL if name in source.step_spec)
+    return [_with_fields(source, {name: spec for name, spec in found.items() if name not in source.step_spec})
+            for source in sources]  # fmt: skip
+
+
+def _with_fields(source: EpisodeSource, missing: Mapping[str, tf.TensorSpec]) -> EpisodeSource:
+    if not missing:
+        return source
+
+    def read(seed: int | None) -> Iterator[RawEpisode]:
+        for raw in source.read(seed):
+            num_steps = num_steps_of(raw.columns)
+            columns = {
+                name: np.zeros([num_steps, *spec.shape], spec.dtype.as_numpy_dtype) for name, spec in missing.items()
+            }
+            for name, rows in ((DISCOUNT, slice(None)), (IS_FIRST, slice(0, 1)), (IS_LAST, slice(-1, None))):
+                if name in columns:
+                    columns[name][rows] = 1
+            yield raw._replace(columns={**raw.columns, **columns})
+
+    return dataclasses.replace(source, step_spec={**source.step_spec, **missing}, read=read)
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

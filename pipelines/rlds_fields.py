@@ -24,8 +24,9 @@ Fields = Mapping[str, FieldRule | Sequence[FieldRule]] | Sequence[str] | Literal
 """What a caller says of fields, by place (`'observation/image'`; a place above stands for all below it).
 
 None takes everything that has a fixed width. A sequence of places takes those alone, and the
-flags and the discount, without which the same transitions would mean something else. A mapping gives rules for some, the others are taken as with None. `'all'` takes
-everything as it is, for checks and for writing: no rules, no refusal.
+flags and the discount, without which the same transitions would mean something else. A
+mapping gives rules for some, the others are taken as with None. `'all'` takes everything as
+it is, for checks and for writing: no rules, no refusal.
 """
 
 Decoders = Mapping[str, Callable[[tf.Tensor], tf.Tensor] | Literal[False]]

@@ -75,10 +75,11 @@ def load_rlds(
       layout: `'trajectory'`, `'transition'` or `'step'`.
       fields: by default the fields that RLDS gives a meaning, and all step metadata of fixed width
         (in trajectories what `policy_info` names). A sequence of places (`['observation/state',
-        'action', 'reward']`) takes these alone, flags and discount with them; a mapping gives rules, `{'observation/words':
-        Drop(), 'observation/depth': PadTo([64, 64]), 'tags': CropTo(8), 'language': Bytes(64),
-        'observation': Cast('float32')}`. Fields of variable length and strings that are part of
-        observation, action or reward are an error without a rule; as step metadata they stay behind.
+        'action', 'reward']`) takes these alone, flags and discount with them; a mapping gives
+        rules, `{'observation/words': Drop(), 'observation/depth': PadTo([64, 64]), 'tags':
+        CropTo(8), 'language': Bytes(64), 'observation': Cast('float32')}`. Fields of variable length
+        and strings are an error without a rule where they are part of observation, action or
+        reward; as step metadata they stay behind.
       decoders: by place how encoded fields are decoded: a function of one step's bytes, or False,
         which keeps the bytes for later.
       limit: at most so many episodes.

@@ -3,7 +3,14 @@ import pytest
 import tensorflow as tf
 from tf_agents.trajectories import trajectory
 
-from replayfeed.pipelines.layouts import check_layout, convert_steps, example_steps, spec_of_frames, to_trajectory, to_transitions
+from replayfeed.pipelines.layouts import (
+    check_layout,
+    convert_steps,
+    example_steps,
+    spec_of_frames,
+    to_trajectory,
+    to_transitions,
+)
 from replayfeed.pipelines.rlds_steps import cut_steps
 
 
