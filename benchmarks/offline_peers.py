@@ -15,10 +15,22 @@ from tf_agents.replay_buffers import reverb_utils, rlds_to_reverb
 from tf_agents.specs import tensor_spec
 
 
-def read_and_discard(builder: Any) -> int:
-    """Reads every episode with TFDS as the file holds it, decoding no step, and throws it away."""
-    dataset = builder.as_dataset(split="train", decoders={"steps": tfds.decode.SkipDecoding()}, shuffle_files=False)
-    return sum(len(episode["steps"]["reward"]) for episode in dataset)
+def undecoded(builder: Any) -> tf.data.Dataset:
+    """Every episode as TFDS gives it with `SkipDecoding`: its steps as the file holds them, none decoded.
+
+    Without TFDS's cache: a second pass would read memory, not the folder.
+    """
+    return builder.as_dataset(
+        split="train",
+        decoders={"steps": tfds.decode.SkipDecoding()},
+        shuffle_files=False,
+        read_config=tfds.ReadConfig(try_autocache=False),
+    )
+
+
+def read_and_discard(episodes: tf.data.Dataset) -> int:
+    """Reads them all and throws them away; how many steps there were."""
+    return sum(len(episode["steps"]["reward"]) for episode in episodes)
 
 
 def read_records(path: str) -> int:
@@ -28,11 +40,9 @@ def read_records(path: str) -> int:
     return int(lengths.reduce(0, lambda total, length: total + length))
 
 
-def encoded_pictures(path: str) -> list[bytes]:
-    """The PNGs of a folder's observations."""
-    builder = tfds.builder_from_directory(path)
-    dataset = builder.as_dataset(split="train", decoders={"steps": tfds.decode.SkipDecoding()})
-    return [png for episode in dataset for png in episode["steps"]["observation"].numpy().tolist()]
+def encoded_pictures(episodes: tf.data.Dataset) -> list[bytes]:
+    """The PNGs of all observations."""
+    return [png for episode in episodes for png in episode["steps"]["observation"].numpy().tolist()]
 
 
 def decoding(pictures: list[bytes]) -> tf.data.Dataset:
@@ -52,6 +62,7 @@ class Pushed:
     """
 
     def __init__(self, builder: Any, num_episodes: int, num_steps: int, *, whole: bool) -> None:
+        self.whole = whole
         self._data = builder.as_dataset(split=f"train[:{num_episodes}]", shuffle_files=False)
         spec = tensor_spec.add_outer_dim(rlds_to_reverb.create_trajectory_data_spec(self._data))
         table = reverb.Table(
