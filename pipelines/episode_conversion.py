@@ -80,6 +80,8 @@ class Conversion:
                 f"{sorted(source.metadata_spec)}."
             )
         self._check_agent_field(source)
+        self.splits_episodes = options.agent_field is not None and options.agent_field not in source.metadata_spec
+        """Whether an episode of the source may hold those of several agents."""
         metadata = {name: _example_of(source, name) for name in options.episode_fields}
         steps = self._with_additions(example_steps(source.step_spec, options.numpy_reward_dtype), metadata)
         self.sound_step_spec: Mapping[str, Nest] = spec_of_frames(to_steps(steps))

@@ -98,8 +98,13 @@ class Episodes:
 
     @property
     def num_episodes(self) -> int | None:
-        """Episodes that are read, those that are dropped then included; None when unknown."""
+        """Episodes that are read, those that are dropped then included.
+
+        None when unknown, as where an episode of the source holds the steps of several agents.
+        """
         known, limit = self._source.num_episodes, self._options.limit
+        if self._conversion.splits_episodes:
+            return None
         return known if known is None or limit is None else min(known, limit)
 
     @property
@@ -134,13 +139,16 @@ class Episodes:
         """The sound episodes as RLDS has them, for writing and for loading in another layout.
 
         Their columns are those of layout `'step'`; what is dropped and repaired here is so there.
+        Of an episode that held the steps of several agents, each has a name and an id of its own.
         """
+        splits = self._conversion.splits_episodes
 
         def read(seed: int | None) -> Iterator[RawEpisode]:
             for episode in self.start_pass(seed):
-                yield RawEpisode(
-                    episode.name, to_steps(episode.steps), False, episode.metadata, episode.id, episode.place
-                )
+                columns = to_steps(episode.steps)
+                raw = RawEpisode(episode.name, columns, False, episode.metadata, episode.id, episode.place)
+                of_agent = f" of {episode.agent}"
+                yield raw._replace(name=raw.name + of_agent, id=raw.id + of_agent, place=-1) if splits else raw
 
         return EpisodeSource(
             name=self.name,

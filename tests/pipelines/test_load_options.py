@@ -474,6 +474,20 @@ def test_agents_may_be_named_by_strings_of_the_steps_or_of_the_episode():
     assert [(episode.agent, episode.num_frames) for episode in whole.start_pass()] == [("walker", 2)]
 
 
+def test_how_many_episodes_agents_have_is_unknown_and_each_keeps_a_name_of_its_own():
+    both = one_episode(6, who=np.array([1, 0] * 3)).repeat(2)
+    episodes = load_rlds(both, layout="transition", agent_field="who")
+    assert (episodes.num_episodes, len(list(episodes))) == (None, 4)
+    again = load_rlds(episodes, layout="transition").start_pass()
+    assert [(episode.name, episode.id, episode.place) for episode in again] == [
+        ("0 of 1", "0 of 1", 0),
+        ("0 of 0", "0 of 0", 1),
+        ("1 of 1", "1 of 1", 2),
+        ("1 of 0", "1 of 0", 3),
+    ]
+    assert len(load_rlds(one_episode(about={"who": 3}), layout="transition", agent_field="who")) == 1
+
+
 def test_agents_of_an_episode_of_different_lengths_are_a_bad_episode():
     dataset = one_episode(6, who=np.array([0, 1] * 3), action=np.arange(5))
     with pytest.raises(ValueError, match="episode 0: its fields differ in length"):
