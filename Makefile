@@ -57,7 +57,7 @@ install: $(VENV)/installed-dev ## Create .venv and install everything into it
 # -- what people call --------------------------------------------------------------------------
 
 .PHONY: run
-run: $(VENV)/installed-demo ## Train DQN on CartPole through each backend, then from RLDS; ends with a table and a picture
+run: $(VENV)/installed-demo ## Train DQN on CartPole through each backend, then offline from RLDS; ends with a table and a picture
 	@$(BIN)/python -m replayfeed.pipelines.cartpole
 
 .PHONY: test
