@@ -74,6 +74,10 @@ class ColumnDecoder:
         feature = self._features.get(leaf.path)
         if decoder is None and (feature is None or not _is_encoded(leaf.given, column)):
             return apply_rules(leaf.rules, leaf.path, column)
+        if decoder is None and isinstance(column, tf.RaggedTensor):
+            parts = _decoded_parts(feature, column)
+            if parts is not None:
+                return apply_rules(leaf.rules, leaf.path, parts)
         if decoder is None and not leaf.loaded.shape.is_fully_defined():
             # Asked for as it is: values of several shapes do not go into one array.
             return column
@@ -95,19 +99,34 @@ def features_by_place(features: Any, prefix: str = "") -> dict[str, Any]:
     found = {}
     for name, feature in features.items():
         place = f"{prefix}{name}"
-        # A Sequence of dicts has items, too; what it holds is no value of a step.
+        spec = feature.get_tensor_spec()
         if hasattr(feature, "items") and not hasattr(feature, "feature"):
             found.update(features_by_place(feature, f"{place}/"))
+        elif isinstance(spec, Mapping):
+            # A Sequence of dicts is stored as a dict of sequences.
+            found.update(features_by_place({name: _part(feature, name) for name in spec}, f"{place}/"))
         else:
             found[place] = feature
     return found
 
 
+def _part(feature: Any, name: str) -> Any:
+    """A field of a FeaturesDict; of a Sequence of dicts, which is stored as a dict of sequences, that sequence."""
+    if not hasattr(feature, "feature"):
+        return feature[name]
+    length = tf.nest.flatten(feature.get_tensor_spec())[0].shape[0]
+    return type(feature)(feature.feature[name], length=length)
+
+
 def decode_value(feature: Any, value: Any) -> Any:
     """An episode's own field, decoded where the file holds it encoded."""
-    if isinstance(value, Mapping):
-        return {name: decode_value(feature[name], part) for name, part in value.items()}
     spec = feature.get_tensor_spec()
+    if isinstance(value, Mapping) and not isinstance(spec, Mapping):
+        # A tensor of several unknown dimensions, as bytes and shape.
+        return feature.decode_example(value)
+    if isinstance(value, Mapping):
+        parts = {name: _part(feature, name) for name in value}
+        return {name: decode_value(parts[name], part) for name, part in value.items()}
     if isinstance(spec, tf.TensorSpec) and value.dtype == tf.string and spec.dtype != tf.string:
         return feature.decode_example(value)
     return value
@@ -125,6 +144,19 @@ def _is_stored_as_strings(feature: Any) -> bool:
     stored = feature.get_serialized_info()
     # A mapping is a tensor of several unknown dimensions, in bytes and a shape.
     return not isinstance(stored, Mapping) and tf.as_dtype(stored.tf_dtype) == tf.string
+
+
+def _decoded_parts(feature: Any, column: tf.RaggedTensor) -> tf.RaggedTensor | None:
+    """The values of sequences that vary in length, all at once; None where they vary in shape, too."""
+    while hasattr(feature, "feature"):
+        feature = feature.feature
+    spec = feature.get_tensor_spec()
+    if not spec.shape.is_fully_defined():
+        return None
+    decoded = tf.map_fn(
+        feature.decode_example, column.flat_values, fn_output_signature=spec, parallel_iterations=_PARALLEL_STEPS
+    )
+    return column.with_flat_values(decoded)
 
 
 def _is_encoded(given: Any, column: Any) -> bool:

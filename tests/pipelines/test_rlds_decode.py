@@ -301,6 +301,28 @@ def test_ragged_sequences_of_sequences_are_padded(recorded):
     assert found.tolist() == [[[1, 0], [2, 3]], [[0, 0], [0, 0]], [[4, 0], [0, 0]]]
 
 
+def test_sequences_of_dicts_are_dicts_of_sequences(recorded):
+    images = RNG.integers(0, 256, [3, 3, 3, 3], np.uint8)
+    feature = F.Sequence({"number": np.int64, "image": F.Image(shape=(3, 3, 3), encoding_format="png")})
+    values = [
+        {"number": [1, 2], "image": list(images[:2])},
+        {"number": [], "image": []},
+        {"number": [3], "image": [images[2]]},
+    ]
+    path = recorded(feature, values)
+    found = observations(path, fields={"observation/number": PadTo(2), "observation/image": CropTo([1, 3, 3, 3])})
+    assert found["number"].tolist() == [[1, 2], [0, 0], [3, 0]]
+    np.testing.assert_array_equal(found["image"][:, 0], [images[0], np.zeros([3, 3, 3]), images[2]])
+
+
+def test_sequences_of_images_are_written_again_as_they_were(recorded, tmp_path):
+    images = RNG.integers(0, 256, [3, 3, 3, 3], np.uint8)
+    path = recorded(F.Sequence(F.Image(shape=(3, 3, 3), encoding_format="png")), [list(images[:2]), [], [images[2]]])
+    write_rlds(path, tmp_path / "again", name="again", progress=False)
+    rules = {"observation": PadTo([2, 3, 3, 3])}
+    np.testing.assert_array_equal(observations(tmp_path / "again", fields=rules), observations(path, fields=rules))
+
+
 # Decoders that make no sense
 
 
@@ -333,9 +355,12 @@ def test_the_fields_of_an_episode_are_decoded_too(recorded):
             "name": F.Text(),
             "seeds": F.Sequence(np.int64),
             "deep": {"fine": np.bool_},
+            "matrix": F.Tensor(shape=(None, None), dtype=np.float64, encoding="zlib"),
+            "parts": F.Sequence({"name": F.Text(), "photo": F.Image(shape=(5, 4, 3), encoding_format="png")}),
         }
     )
     values = {"photo": PHOTO[0], "weights": [0.1, 0.2], "name": "walker", "seeds": [3, 1, 4], "deep": {"fine": True}}
+    values |= {"matrix": [[1.0, 2.0, 3.0]], "parts": {"name": ["arm", "leg"], "photo": PHOTO[1:]}}
     path = recorded(np.float32, [1.0, 2.0], about=(about, values))
     (episode,) = load_rlds(path, layout="transition").start_pass()
     found = episode.metadata["about"]
