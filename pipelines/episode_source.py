@@ -112,6 +112,11 @@ def raw_episodes(
 
 
 def _to_numpy(nest: Nest) -> Nest:
+    # tf.nest alone takes as long as reading a short episode: tensors, and dicts of them, do without.
+    if isinstance(nest, tf.Tensor):
+        return nest.numpy()
+    if type(nest) is dict:
+        return {key: _to_numpy(child) for key, child in nest.items()}
     return tf.nest.map_structure(
         lambda leaf: leaf if isinstance(leaf, tf.RaggedTensor) else leaf.numpy(), nest, expand_composites=False
     )

@@ -170,13 +170,14 @@ def _tfrecord_reader(
     num_decoded = 1 if bytes_an_episode > _LONG_EPISODE_BYTES else _PARALLEL_EPISODES
 
     def stored(seed: int | None) -> tf.data.Dataset:
-        # The order of the files, one after the other; TFDS interleaves 16 of them otherwise.
+        # The order of the files, one after the other; TFDS interleaves 16 of them otherwise. There the ids follow from
+        # the order, and TFDS's own are not asked for: they cost half as much as reading.
         files_at_a_time = 1 if seed is None else _FILES_AT_A_TIME
         config = tfds.ReadConfig(
             interleave_cycle_length=files_at_a_time,
             interleave_block_length=1,
             shuffle_seed=seed,
-            add_tfds_id=True,
+            add_tfds_id=seed is not None,
             try_autocache=False,
             # A seed asks for another order also where the dataset's own one has a meaning.
             enable_ordering_guard=False,
@@ -188,11 +189,16 @@ def _tfrecord_reader(
 
     @tf.autograph.experimental.do_not_convert
     def select(episode: Mapping[str, Any]) -> dict[str, Any]:
-        return {**reader.select(episode), EPISODE_ID: episode[EPISODE_ID]}
+        named = {EPISODE_ID: episode[EPISODE_ID]} if EPISODE_ID in episode else {}
+        return {**reader.select(episode), **named}
 
-    def place_of(episode_id: str) -> int:
-        file, _, number = episode_id.rpartition("__")
-        return first_of_file[file] + int(number) if file in first_of_file else -1
+    def placed(raw: RawEpisode, file: str, number: int) -> RawEpisode:
+        """With the id that TFDS gives it, the same in every slice and order."""
+        raw = raw._replace(id=f"{file}__{number}")
+        if file not in first_of_file:
+            return raw
+        place = first_of_file[file] + number
+        return raw._replace(name=str(place), place=place)
 
     # Asks for the split, so that an unknown one is told here. Kept: to make it costs as much as reading 50 episodes.
     in_order = stored(None)
@@ -206,9 +212,14 @@ def _tfrecord_reader(
             )
         if reader.takes_as_it_is(dataset.element_spec):
             # No graph of our own: a call of one costs as much as reading a short episode.
-            return (_placed(raw, place_of) for raw in raw_episodes(dataset.prefetch(num_decoded), select))
-        dataset = dataset.map(select, num_parallel_calls=num_decoded, deterministic=True)
-        return (_placed(raw, place_of) for raw in raw_episodes(dataset.prefetch(num_decoded)))
+            episodes = raw_episodes(dataset.prefetch(num_decoded), select)
+        else:
+            dataset = dataset.map(select, num_parallel_calls=num_decoded, deterministic=True)
+            episodes = raw_episodes(dataset.prefetch(num_decoded))
+        if seed is None:
+            in_files = zip(episodes, _stored_in_order(builder, split), strict=True)
+            return (placed(raw, file, number) for raw, (file, number) in in_files)
+        return (placed(raw, *_file_and_number(raw.id)) for raw in episodes)
 
     num_episodes = int(in_order.cardinality())
     return read, num_episodes if num_episodes >= 0 else None
@@ -282,10 +293,13 @@ def without_deprecations() -> Iterator[None]:
 
 
 def _skip_all(tfds: Any, features: Any) -> dict[str, Any]:
-    return {
-        key: _skip_all(tfds, feature) if isinstance(feature, tfds.features.FeaturesDict) else tfds.decode.SkipDecoding()
-        for key, feature in features.items()
-    }
+    skipped = {}
+    for key, feature in features.items():
+        # A Sequence of dicts is stored as a dict of sequences; of steps there is one decoder.
+        inner = feature.feature if type(feature) is tfds.features.Sequence else feature
+        is_dict = isinstance(inner, tfds.features.FeaturesDict)
+        skipped[key] = _skip_all(tfds, inner) if is_dict else tfds.decode.SkipDecoding()
+    return skipped
 
 
 def _given_spec(decoder: ColumnDecoder, spec: Nest, path: tuple[str, ...] = ()) -> Nest:
@@ -310,14 +324,34 @@ def _file_starts(infos: Sequence[Any]) -> dict[str, int]:
     return starts
 
 
-def _placed(raw: RawEpisode, place_of: Callable[[str], int]) -> RawEpisode:
-    place = place_of(raw.id)
-    return raw if place < 0 else raw._replace(name=str(place), place=place)
+def _stored_in_order(builder: Any, split: str) -> Iterator[tuple[str, int]]:
+    """The file of each episode of a split, and its number in there, in the order in which TFDS reads them."""
+    for part in builder.info.splits[split].file_instructions:
+        name = os.path.basename(str(part.filename))
+        stop = part.skip + part.take if part.take >= 0 else part.examples_in_shard
+        yield from ((name, number) for number in range(part.skip, stop))
+
+
+def _file_and_number(episode_id: str) -> tuple[str, int]:
+    """What an id of TFDS is made of.
+
+    >>> _file_and_number("mine-train.tfrecord-00000-of-00001__7")
+    ('mine-train.tfrecord-00000-of-00001', 7)
+    """
+    file, _, number = episode_id.rpartition("__")
+    return file, int(number)
 
 
 def _check_folder(path: str) -> None:
     if tf.io.gfile.exists(os.path.join(path, INFO_FILE)):
         return
+    if not tf.io.gfile.exists(path):
+        raise FileNotFoundError(f"{path!r}: there is no such file or folder, and no file matches it as a pattern.")
+    if not tf.io.gfile.isdir(path):
+        raise FileNotFoundError(
+            f"{path!r} is no file of episodes that load_rlds knows: expected TFRecord ('...tfrecord...'), array_record, "
+            "HDF5 ('.hdf5', '.h5') or NPZ."
+        )
     below = []
     if tf.io.gfile.isdir(path):
         names = (name.rstrip("/") for name in tf.io.gfile.listdir(path))
