@@ -45,13 +45,15 @@ def test_a_check_is_held_against_reading_and_stands_beside_the_bytes_alone(tmp_p
     output = tmp_path / "report.json"
     done = bench("--quick", "--only", "offline_validate", "--output", str(output))
     assert done.returncode == 0, done.stderr
-    (row,) = json.loads(output.read_text())["rows"]
+    row, opened_before = json.loads(output.read_text())["rows"]
     assert row["measure"] == "validate_rlds, floats, 1,000 steps"
     assert row["unit"] == "steps/s"
-    assert set(row["contenders"]) == {"replayfeed", "TFDS SkipDecoding, thrown away", "TFRecord bytes alone"}
+    reading = "TFDS SkipDecoding, thrown away"
+    assert {"replayfeed", reading, "TFRecord bytes alone"} < set(row["contenders"])
     assert all(contender["median"] > 0 for contender in row["contenders"].values())
     (bar,) = row["bars"]
-    assert (bar["against"], bar["bound"], bar["aim"]) == ("TFDS SkipDecoding, thrown away", 0.5, False)
+    assert (bar["against"], bar["bound"], bar["aim"]) == (reading, 0.5, False)
+    assert set(opened_before["contenders"]) == {"replayfeed, opened before", f"{reading}, opened before"}
 
 
 def test_what_a_load_takes_at_most_is_told_without_the_buffer_itself(tmp_path):
