@@ -157,6 +157,8 @@ class Episodes:
             num_episodes=self.num_episodes,
             not_loaded=self._source.not_loaded,
             metadata_spec=self._source.metadata_spec,
+            is_d4rl=self._source.is_d4rl,
+            notes=self._source.notes,
         )
 
     def as_dataset(

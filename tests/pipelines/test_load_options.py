@@ -399,6 +399,15 @@ def test_recorded_d4rl_episodes_have_no_zero_observation_left_when_it_is_repeate
     assert sum(mark["next_observation_is_filler"].sum() for mark in marked) == 8
 
 
+def test_what_d4rl_files_lack_is_told_of_loaded_episodes_too(shared_data):
+    plain = load_rlds(shared_data / "d4rl_hopper", layout="transition")
+    again = load_rlds([(plain, 1)], layout="transition")
+    for episodes in plain, again:
+        list(episodes)
+    assert len(again.report.notes) == 2
+    assert again.report.notes == plain.report.notes
+
+
 # Absorbing states
 
 
