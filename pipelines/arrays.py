@@ -50,6 +50,8 @@ OBSERVATIONS, NEXT_OBSERVATIONS, TERMINALS, TIMEOUTS = "observations", "next_obs
 # Rows are read from files this much at a time, or an episode where that is more.
 _BLOCK_BYTES = 8 << 20
 
+_BY_LENGTH = "arrays_source(..., episode_length=1000), or hdf5_source or npz_source, makes a source for load_rlds"
+
 _MAX_NAMED = 5
 
 _Path = tuple[str, ...]
@@ -194,7 +196,13 @@ class _Table:
             raise ValueError(
                 f"{self.name}: {key!r}: expected a bool a row, [{self.num_rows}], got {values.dtype} {values.shape}."
             )
-        return values.reshape(-1) != 0
+        flags = values.reshape(-1) != 0
+        unclear = np.flatnonzero(flags & (values.reshape(-1) != 1))
+        if unclear.size:
+            raise ValueError(
+                f"{self.name}: {key!r}: expected 0 or 1, got {values.reshape(-1)[unclear[0]]} at row {unclear[0]}."
+            )
+        return flags
 
     def _check_next_observations(self) -> None:
         if not self.next_observations:
@@ -254,14 +262,14 @@ def _find_episodes(table: _Table, episode_length: int | None) -> tuple[_EpisodeR
     flagged = terminals | timeouts
     if episode_length is None and not table.flags:
         raise ValueError(
-            f"{table.name}: there is neither 'terminals' nor 'timeouts', so nothing tells where an episode ends: pass "
-            "episode_length, the number of rows after which one ends, or add the arrays."
+            f"{table.name}: there is neither 'terminals' nor 'timeouts', so nothing tells where an episode ends: add "
+            f"the arrays, or say after how many rows one ends: {_BY_LENGTH}."
         )
     unfollowed, shifted = _compare_next(table, flagged)
     if episode_length is None and not (flagged.any() or unfollowed.any()):
         raise ValueError(
             f"{table.name}: {' and '.join(map(repr, sorted(table.flags)))} end no episode in {table.num_rows:,} rows: "
-            "pass episode_length, the number of rows after which one ends."
+            f"say after how many rows one ends: {_BY_LENGTH}."
         )
     ends = flagged | unfollowed
     ends[-1] = True
@@ -308,7 +316,7 @@ def _notes(
     if TIMEOUTS not in table.flags and not table.next_observations and episode_length is None:
         yield (
             "there is no 'timeouts': an episode that a time limit ended cannot be told from the next one and joins it "
-            f"(the longest has {lengths.max():,} rows); pass episode_length where there was a limit"
+            f"(the longest has {lengths.max():,} rows); where there was a limit, {_BY_LENGTH}"
         )
     if both.any():
         yield f"'terminals' and 'timeouts' are both set on {_count(both, 'row')}: terminal"

@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from replayfeed.buffers.nests import Nest, field_path, leaves_with_paths
 
-from .field_rules import Drop, FieldRule, Keep, apply_rules, as_rules, spec_after
-from .rlds_steps import DISCOUNT, FLAGS, LOADED_FIELDS
+from .field_rules import Cast, Drop, FieldRule, Keep, apply_rules, as_rules, spec_after
+from .rlds_steps import DISCOUNT, FLAGS, LOADED_FIELDS, REWARD
 
 _COME_ALONG = (*FLAGS, DISCOUNT)
 
@@ -189,6 +189,8 @@ def _plan(chosen: _Chosen, not_loaded: list[str], nest: Nest, path: tuple[str, .
 
 def _plan_leaf(chosen: _Chosen, not_loaded: list[str], spec: Any, path: tuple[str, ...]) -> PlannedField | None:
     place = field_path(path)
+    if path[0] in (REWARD, DISCOUNT) and any(isinstance(rule, Cast) for rule in chosen.of(place) or ()):
+        raise ValueError(f"{chosen.name}: the dtype of rewards and discounts is reward_dtype=, not a rule of fields.")
     if chosen.takes_all:
         return PlannedField(place, spec, spec)
     rules = chosen.of(place)

@@ -349,7 +349,7 @@ def _check_folder(path: str) -> None:
         raise FileNotFoundError(f"{path!r}: there is no such file or folder, and no file matches it as a pattern.")
     if not tf.io.gfile.isdir(path):
         raise FileNotFoundError(
-            f"{path!r} is no file of episodes that load_rlds knows: expected TFRecord ('...tfrecord...'), array_record, "
+            f"{path!r} is no file of episodes that is known here: expected TFRecord ('...tfrecord...'), array_record, "
             "HDF5 ('.hdf5', '.h5') or NPZ."
         )
     below = []

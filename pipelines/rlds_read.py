@@ -66,7 +66,8 @@ def load_rlds(
         TFRecord or array_record files of one, by path or pattern, `'folder/*-train.*'`;
         a `tf.data.Dataset` of episodes, `{'steps': ..., ...}`, where `steps` is a dataset of steps
         or a nest of arrays `[N + 1, ...]`;
-        a file of arrays that `arrays.py` knows (D4RL's HDF5, NPZ), a Minari folder;
+        an HDF5 file (D4RL's, robomimic's), an NPZ file, a Minari folder or id (`hdf5_source`,
+        `npz_source`, `minari_source` and `arrays_source` have settings, and give an `EpisodeSource`);
         an `EpisodeSource`, or `Episodes`;
         several of these with weights, `{'folder': 0.9, 'another': 0.1}` or pairs: each episode
         comes from one that is drawn with these odds, while it lasts.
@@ -88,7 +89,8 @@ def load_rlds(
       on_bad_episode: see above.
       alignment: of the source: `'ars'` and `'rsa'` are turned into RLDS' `'sar'` (`rlds_steps.aligned`).
       policy_info: of trajectories: names of step metadata, or a function of step columns (`layouts.to_trajectory`).
-      reward_dtype: of rewards and discounts, float32 or float64. All else keeps its dtype.
+      reward_dtype: of rewards and discounts, float32 (which rounds integers beyond 2**24) or float64.
+        All else keeps its dtype.
       episode_fields: names of the episodes' own fields that each frame shall hold, as
         `'episode_metadata'`. `Episode.metadata` has all of them, once for each episode.
       return_to_go: adds to each frame the discounted sum of the rewards that follow, with this discount.

@@ -90,7 +90,8 @@ def check_step_spec(name: str, step_spec: Mapping[str, Nest]) -> None:
     Traceback (most recent call last):
     ...
     ValueError: mine: the steps have no 'is_terminal', so terminal and truncated episodes cannot be told apart; found \
-['observation']. Add it in a map over the episodes, and pass the tf.data.Dataset to load_rlds.
+['observation']. If fields= leaves it out, let it in; else add it in a map over the episodes, and pass the \
+tf.data.Dataset to load_rlds.
     """
     for field, why in (
         (OBSERVATION, "there is nothing to learn from"),
@@ -98,8 +99,8 @@ def check_step_spec(name: str, step_spec: Mapping[str, Nest]) -> None:
     ):
         if field not in step_spec:
             raise ValueError(
-                f"{name}: the steps have no {field!r}, so {why}; found {sorted(step_spec)}. "
-                "Add it in a map over the episodes, and pass the tf.data.Dataset to load_rlds."
+                f"{name}: the steps have no {field!r}, so {why}; found {sorted(step_spec)}. If fields= leaves it out, "
+                "let it in; else add it in a map over the episodes, and pass the tf.data.Dataset to load_rlds."
             )
     if not tf.nest.flatten(step_spec[OBSERVATION]):
         raise ValueError(f"{name}: step field 'observation' is an empty nest, so there is nothing to learn from.")

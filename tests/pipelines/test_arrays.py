@@ -115,9 +115,9 @@ def test_fr_088_with_next_observations_the_episode_of_one_row_is_a_transition():
 
 
 def test_fr_088_without_flags_a_length_is_needed():
-    with pytest.raises(ValueError, match="neither 'terminals' nor 'timeouts'.*pass episode_length"):
+    with pytest.raises(ValueError, match=r"neither 'terminals' nor 'timeouts'.*arrays_source\(..., episode_length"):
         arrays_source(_rows(6))
-    with pytest.raises(ValueError, match="'terminals' and 'timeouts' end no episode in 6 rows: pass episode_length"):
+    with pytest.raises(ValueError, match="'terminals' and 'timeouts' end no episode in 6 rows: say after how many"):
         arrays_source(_rows(6, terminals=[], timeouts=[]))
 
 
@@ -382,7 +382,7 @@ def test_every_transition_is_that_of_a_plain_loop_over_the_rows(rows, has_next, 
         arrays["next_observations"] = np.where(joined & (index < len(rows) - 1), index + 1, 1000 + index)
     cut = (terminals | timeouts).any() or (has_next and (~joined[:-1]).any())
     if not cut and length is None:
-        with pytest.raises(ValueError, match="pass episode_length"):
+        with pytest.raises(ValueError, match="episode_length=1000"):
             arrays_source(arrays)
         return
     episodes = load_rlds(arrays_source(arrays, episode_length=length), layout="transition")
@@ -397,3 +397,10 @@ def test_every_transition_is_that_of_a_plain_loop_over_the_rows(rows, has_next, 
         )
     ]
     assert sorted(found) == _naive(rows, has_next, length)
+
+
+@pytest.mark.parametrize("value", [0.5, np.nan, 2.0])
+def test_a_flag_that_is_neither_0_nor_1_is_refused_by_row(value):
+    arrays = {"observations": np.arange(3.0), "terminals": np.array([0.0, value, 1.0])}
+    with pytest.raises(ValueError, match=f"arrays: 'terminals': expected 0 or 1, got {value} at row 1"):
+        arrays_source(arrays)

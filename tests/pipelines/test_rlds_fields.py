@@ -165,3 +165,10 @@ def test_the_spec_of_a_buffer_is_known_without_reading():
     spec = rlds_spec(dataset, "transition", fields={"observation": CropTo(2), "words": Drop()})
     assert spec["next_observation"] == tf.TensorSpec([2], tf.int64)
     assert sorted(spec) == ["discount", "is_terminal", "is_truncated", "next_observation", "observation"]
+
+
+def test_what_the_loader_decides_by_other_means_takes_no_rule():
+    with pytest.raises(ValueError, match="the dtype of rewards and discounts is reward_dtype="):
+        load_rlds(steps_dataset(reward=np.arange(3)), layout="step", fields={"reward": Cast("float64")})
+    with pytest.raises(ValueError, match="have no 'is_terminal'.* If fields= leaves it out, let it in"):
+        load_rlds(steps_dataset(), layout="step", fields={"is_terminal": Drop()})

@@ -266,7 +266,7 @@ def test_files_without_their_features_and_patterns_of_nothing_are_refused(five_f
     ):
         load_rlds(tmp_path / "recorded-train.tfrecord-00000", layout="transition")
     for nothing in "*.tfrecord-9*", "*.json", "recorded-train.tfrecord-77777":
-        with pytest.raises(FileNotFoundError, match="is no TFDS dataset"):
+        with pytest.raises(FileNotFoundError, match="no file matches it as a pattern"):
             load_rlds(five_files / nothing, layout="transition")
     with pytest.raises(ValueError, match="split='train' is for names and folders"):
         load_rlds(five_files / "*.tfrecord-*", "train", layout="transition")
