@@ -474,3 +474,18 @@ def test_mixtures_of_mixtures_and_of_loaded_episodes(five_files):
     assert sorted(starts(episodes)) == [0, 10, 20, 90]
     assert len({place for _, _, place, _ in named(episodes)}) == 4
     assert os.path.basename(five_files) == "recorded"
+
+
+@pytest.mark.parametrize("name", ["nested_images", "envlogger_catch", "metadata", "array_record"])
+def test_a_shuffled_reading_gives_each_episode_whole_and_with_its_own_fields(shared_data, name):
+    """Also where images and compressed tensors are decoded on the way."""
+    episodes = load_rlds(shared_data / name, layout="step")
+    in_order = {episode.id: episode for episode in episodes.start_pass()}
+    shuffled = list(episodes.start_pass(11))
+    assert [episode.place for episode in shuffled] != sorted(episode.place for episode in shuffled)
+    assert {episode.id for episode in shuffled} == in_order.keys()
+    for episode in shuffled:
+        same = in_order[episode.id]
+        assert (episode.place, episode.name, episode.is_terminal) == (same.place, same.name, same.is_terminal)
+        tf.nest.map_structure(np.testing.assert_array_equal, episode.frames, same.frames)
+        tf.nest.map_structure(np.testing.assert_array_equal, dict(episode.metadata), dict(same.metadata))
