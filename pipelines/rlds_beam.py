@@ -24,17 +24,9 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from .rlds_features import to_tfds_features
 from .rlds_folder import import_tfds
-from .rlds_write import (
-    Writable,
-    _check_arguments,
-    _Counts,
-    _dataset_info,
-    _episode_source,
-    _Split,
-    _write_episodes,
-)
+from .rlds_write import Writable, episode_source_of
+from .rlds_write_dataset import Counts, DatasetSettings, WrittenSplit, check_splits, finish_dataset, write_episodes
 from .rlds_write_folder import NewFolder
 from .rlds_write_format import EncodeImages, EpisodeFormat, episode_format
 from .rlds_write_metadata import EpisodeMetadata, add_metadata
@@ -119,9 +111,12 @@ def write_rlds_with_beam(
     (2, 4, 2)
     """
     checked = _check_sources(sources)
-    _check_arguments(name, [split], file_format, None, version)
+    check_splits([split])
+    settings = DatasetSettings(
+        name=name, file_format=file_format, description=description, citation=citation, version=version
+    )
     beam = _import_beam()
-    tfds = import_tfds()
+    import_tfds()
     started = time.perf_counter()
     folder = NewFolder(os.fspath(path), overwrite=overwrite)
     try:
@@ -145,39 +140,13 @@ def write_rlds_with_beam(
         lengths = _rename_shards(folder.temporary, parts, f"{name}-{split}.{file_format}")
         if not lengths:
             raise ValueError(f"{source_name}: there are no episodes; TFDS does not read a split without any.")
-        counts = sum((part.counts for part in parts), start=_Counts())
-        info = _dataset_info(
-            tfds,
-            folder.temporary,
-            to_tfds_features(fmt),
-            [_Split(split, lengths, counts)],
-            name=name,
-            file_format=file_format,
-            description=description,
-            citation=citation,
-            version=version,
-        )
-        info.write_to_directory(folder.temporary)
-        num_bytes = sum(entry.stat().st_size for entry in os.scandir(folder.temporary))
-        folder.commit()
+        counts = sum((part.counts for part in parts), start=Counts())
+        names = ", ".join(dict.fromkeys(part.source_name for part in parts))
+        report = finish_dataset(folder, os.fspath(path), names, fmt, [WrittenSplit(split, lengths, counts)], settings)
     except BaseException:
         folder.discard()
         raise
-    return WriteReport(
-        source=", ".join(dict.fromkeys(part.source_name for part in parts)),
-        path=os.fspath(path),
-        split=split,
-        episodes=counts.episodes,
-        steps=counts.steps,
-        terminals=counts.terminals,
-        truncations=counts.truncations,
-        partial=counts.partial,
-        invalid=counts.invalid,
-        bytes=num_bytes,
-        shards=len(lengths),
-        notes=fmt.notes,
-        seconds=time.perf_counter() - started,
-    )
+    return dataclasses.replace(report, seconds=time.perf_counter() - started)
 
 
 def split_slices(split: str, num_episodes: int, num_slices: int) -> tuple[str, ...]:
@@ -226,7 +195,7 @@ class _Part(NamedTuple):
     source_name: str
     folder: str
     shard_lengths: list[int]
-    counts: _Counts
+    counts: Counts
 
 
 def _write_source(job: _Job, index: int) -> str:
@@ -253,7 +222,7 @@ def _write_part(job: _Job, index: int) -> _Part:
     os.mkdir(os.path.join(job.folder, folder))
     writer = ShardWriter(os.path.join(job.folder, folder), "part", job.file_format)
     with contextlib.closing(writer), tqdm(disable=True) as no_bar:
-        counts = _write_episodes(job.fmt, source.name, episodes, writer, no_bar)
+        counts = write_episodes(job.fmt, source.name, episodes, writer, no_bar)
         lengths = writer.finish()
     return _Part(index, source.name, folder, lengths, counts)
 
@@ -272,7 +241,7 @@ def _write_json(folder: str, name: str, content: Any) -> None:
 
 
 def _open(source: BeamSource) -> Any:
-    return _episode_source(source() if callable(source) else source)
+    return episode_source_of(source() if callable(source) else source)
 
 
 def _check_same_fields(source_name: str, expected: EpisodeFormat, found: EpisodeFormat) -> None:
@@ -355,7 +324,7 @@ def _take_results(folder: str, num_sources: int) -> list[_Part]:
         results = [json.loads(text) for text in json.load(file)]
     os.remove(os.path.join(folder, _RESULTS))
     parts = [
-        _Part(number, source_name, part_folder, lengths, _Counts(**counts))
+        _Part(number, source_name, part_folder, lengths, Counts(**counts))
         for number, source_name, part_folder, lengths, counts in results
     ]
     parts.sort(key=lambda part: part.number)

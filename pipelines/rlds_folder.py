@@ -352,9 +352,7 @@ def _check_folder(path: str) -> None:
             f"{path!r} is no file of episodes that is known here: expected TFRecord ('...tfrecord...'), array_record, "
             "HDF5 ('.hdf5', '.h5') or NPZ."
         )
-    below = []
-    if tf.io.gfile.isdir(path):
-        names = (name.rstrip("/") for name in tf.io.gfile.listdir(path))
-        below = sorted(name for name in names if tf.io.gfile.exists(os.path.join(path, name, INFO_FILE)))
+    names = (name.rstrip("/") for name in tf.io.gfile.listdir(path))
+    below = sorted(name for name in names if tf.io.gfile.exists(os.path.join(path, name, INFO_FILE)))
     hint = f"; there is one in {', '.join(repr(os.path.join(path, name)) for name in below)}" if below else ""
     raise FileNotFoundError(f"{path!r} is no TFDS dataset: it holds no {INFO_FILE}{hint}.")

@@ -9,11 +9,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Union, get_args
+from collections.abc import Mapping
+from typing import Union
 
 import tensorflow as tf
 from tqdm import tqdm
@@ -21,13 +20,11 @@ from tqdm import tqdm
 from replayfeed.buffers import ReplayBuffer
 
 from .buffer_episodes import buffer_source
-from .episode_source import EpisodeSource, RawEpisode
+from .episode_source import EpisodeSource
 from .episodes import Episodes
-from .rlds_examples import episode_flags, serialize_columns
-from .rlds_features import to_tfds_features
 from .rlds_folder import import_tfds
 from .rlds_open import open_source
-from .rlds_steps import IS_FIRST, IS_LAST, IS_TERMINAL
+from .rlds_write_dataset import DatasetSettings, WrittenSplit, check_splits, finish_dataset, write_episodes
 from .rlds_write_folder import NewFolder
 from .rlds_write_format import EncodeImages, EpisodeFormat, FieldFormat, episode_format
 from .rlds_write_metadata import EpisodeMetadata, add_metadata
@@ -36,11 +33,6 @@ from .rlds_write_shards import FileFormat, ShardWriter
 
 Writable = Union[EpisodeSource, Episodes, ReplayBuffer, tf.data.Dataset, str, "os.PathLike[str]"]
 """What episodes can be written from."""
-
-# What TFDS finds again in the names of files.
-_NAME = re.compile(r"[a-zA-Z]\w*")
-_SPLIT = re.compile(r"[a-zA-Z0-9_]+")
-_VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
 def write_rlds(
@@ -120,13 +112,18 @@ def write_rlds(
     (['dataset_info.json', 'features.json', 'mine-train.tfrecord-00000-of-00001'], [[0, 1]], 3)
     """
     sources = _splits(source, split)
-    _check_arguments(name, list(sources), file_format, shards, version)
-    tfds = import_tfds()
+    check_splits(list(sources))
+    settings = DatasetSettings(
+        name=name, file_format=file_format, description=description, citation=citation, version=version
+    )
+    if shards is not None and shards < 1:
+        raise ValueError(f"shards must be 1 or more, or None, got {shards!r}.")
+    import_tfds()
     started = time.perf_counter()
     folder = NewFolder(os.fspath(path), overwrite=overwrite)
     try:
         formats: list[EpisodeFormat] = []
-        written: list[_Split] = []
+        written: list[WrittenSplit] = []
         for split_name, episode_source in sources.items():
             metadata_spec, episodes = add_metadata(episode_source, episode_metadata)
             formats.append(
@@ -143,138 +140,20 @@ def write_rlds(
                 num_records=episode_source.num_episodes,
             )
             with contextlib.closing(writer), _progress_bar(progress, episode_source, name) as bar:
-                counts = _write_episodes(formats[-1], episode_source.name, episodes, writer, bar)
+                counts = write_episodes(formats[-1], episode_source.name, episodes, writer, bar)
                 lengths = writer.finish()
             if not lengths:
                 raise ValueError(
                     f"{episode_source.name}: there are no episodes for the split {split_name!r}; TFDS does not read a "
                     "split without any."
                 )
-            written.append(_Split(split_name, lengths, counts))
-        info = _dataset_info(
-            tfds,
-            folder.temporary,
-            to_tfds_features(formats[0]),
-            written,
-            name=name,
-            file_format=file_format,
-            description=description,
-            citation=citation,
-            version=version,
-        )
-        info.write_to_directory(folder.temporary)
-        num_bytes = sum(entry.stat().st_size for entry in os.scandir(folder.temporary))
-        folder.commit()
+            written.append(WrittenSplit(split_name, lengths, counts))
+        names = ", ".join(dict.fromkeys(episode_source.name for episode_source in sources.values()))
+        report = finish_dataset(folder, os.fspath(path), names, formats[0], written, settings)
     except BaseException:
         folder.discard()
         raise
-    total = sum((entry.counts for entry in written), start=_Counts())
-    return WriteReport(
-        source=", ".join(dict.fromkeys(episode_source.name for episode_source in sources.values())),
-        path=os.fspath(path),
-        split=", ".join(sources),
-        episodes=total.episodes,
-        steps=total.steps,
-        terminals=total.terminals,
-        truncations=total.truncations,
-        partial=total.partial,
-        invalid=total.invalid,
-        bytes=num_bytes,
-        shards=sum(len(entry.shard_lengths) for entry in written),
-        notes=formats[0].notes,
-        seconds=time.perf_counter() - started,
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Counts:
-    """Of the episodes of a split; `WriteReport` tells what each is."""
-
-    episodes: int = 0
-    steps: int = 0
-    terminals: int = 0
-    truncations: int = 0
-    partial: int = 0
-    invalid: int = 0
-    record_bytes: int = 0
-
-    def __add__(self, other: _Counts) -> _Counts:
-        fields = dataclasses.fields(self)
-        return _Counts(*(getattr(self, field.name) + getattr(other, field.name) for field in fields))
-
-
-class _Split(NamedTuple):
-    name: str
-    shard_lengths: list[int]
-    counts: _Counts
-
-
-def _write_episodes(
-    fmt: EpisodeFormat, source_name: str, episodes: Iterator[RawEpisode], writer: ShardWriter, bar: tqdm
-) -> _Counts:
-    counts = _Counts()
-    for episode in episodes:
-        try:
-            record = serialize_columns(fmt, episode)
-            counts += _count(episode, len(record))
-        except ValueError as error:
-            raise ValueError(f"{source_name}, episode {episode.name}: {error}.") from error
-        # Not held while it is written, nor while the next one is read.
-        del episode
-        writer.write(record)
-        del record
-        bar.update(1)
-        bar.set_postfix_str(f"{counts.steps:,} steps", refresh=False)
-    return counts
-
-
-def _count(episode: RawEpisode, record_bytes: int) -> _Counts:
-    flags = episode_flags(episode.columns)
-    num_steps = len(flags[IS_TERMINAL])
-    is_terminal = bool(num_steps and flags[IS_TERMINAL][-1])
-    is_last = bool(num_steps and flags[IS_LAST][-1])
-    is_first = bool(num_steps and flags[IS_FIRST][0])
-    return _Counts(
-        episodes=1,
-        steps=num_steps,
-        terminals=int(is_terminal),
-        truncations=int(is_last and not is_terminal),
-        partial=int(not (is_first and (is_last or is_terminal))),
-        invalid=int(episode.invalid),
-        record_bytes=record_bytes,
-    )
-
-
-def _dataset_info(
-    tfds: Any,
-    folder: str,
-    features: Any,
-    splits: list[_Split],
-    *,
-    name: str,
-    file_format: FileFormat,
-    description: str,
-    citation: str,
-    version: str,
-) -> Any:
-    identity = tfds.core.dataset_info.DatasetIdentity(
-        name=name, version=tfds.core.Version(version), data_dir=folder, module_name=""
-    )
-    info = tfds.core.DatasetInfo(builder=identity, description=description, citation=citation, features=features)
-    info.set_file_format(file_format)
-    infos = [
-        tfds.core.SplitInfo(
-            name=split.name,
-            shard_lengths=split.shard_lengths,
-            num_bytes=split.counts.record_bytes,
-            filename_template=tfds.core.ShardedFileTemplate(
-                dataset_name=name, data_dir=folder, split=split.name, filetype_suffix=file_format
-            ),
-        )
-        for split in splits
-    ]
-    info.set_splits(tfds.core.splits.SplitDict(infos))
-    return info
+    return dataclasses.replace(report, seconds=time.perf_counter() - started)
 
 
 # -- arguments ---------------------------------------------------------------------------------
@@ -282,15 +161,21 @@ def _dataset_info(
 
 def _splits(source: Writable | Mapping[str, Writable], split: str) -> dict[str, EpisodeSource]:
     if not isinstance(source, Mapping):
-        return {split: _episode_source(source)}
+        return {split: episode_source_of(source)}
     if split != "train":
         raise ValueError(f"split={split!r} is for one source; a mapping of splits to sources names them all.")
     if not source:
         raise ValueError("source is a mapping of no splits.")
-    return {name: _episode_source(one) for name, one in source.items()}
+    return {name: episode_source_of(one) for name, one in source.items()}
 
 
-def _episode_source(source: Writable) -> EpisodeSource:
+def episode_source_of(source: Writable) -> EpisodeSource:
+    """Whatever episodes can be written from, as an `EpisodeSource`.
+
+    Raises:
+      TypeError: `source` is none of these.
+      ValueError, ImportError, FileNotFoundError: as `open_source` and `buffer_source`.
+    """
     if isinstance(source, EpisodeSource):
         return source
     if isinstance(source, Episodes):
@@ -303,22 +188,6 @@ def _episode_source(source: Writable) -> EpisodeSource:
         "source must be Episodes, a ReplayBuffer, an EpisodeSource, a tf.data.Dataset of episodes, or the name or "
         f"folder of a dataset, got {type(source).__name__}."
     )
-
-
-def _check_arguments(name: str, splits: list[str], file_format: str, shards: int | None, version: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"name must be letters, digits and underscores, a letter first, got {name!r}.")
-    for split in splits:
-        if not _SPLIT.fullmatch(split) or split == "all":
-            raise ValueError(
-                f"split must be letters, digits and underscores, and not 'all', which is TFDS's own; got {split!r}."
-            )
-    if file_format not in get_args(FileFormat):
-        raise ValueError(f"file_format must be 'tfrecord' or 'array_record', got {file_format!r}.")
-    if shards is not None and shards < 1:
-        raise ValueError(f"shards must be 1 or more, or None, got {shards!r}.")
-    if not _VERSION.fullmatch(version):
-        raise ValueError(f"version must be three numbers, such as '1.0.0', got {version!r}.")
 
 
 def _check_same_fields(splits: list[str], formats: list[EpisodeFormat]) -> None:
