@@ -452,6 +452,18 @@ def test_a_mixture_keeps_the_fields_of_episodes_that_all_have():
     assert all(len(set(frames["episode_metadata"]["seed"].tolist())) == 1 for frames in mixed)
 
 
+def test_a_discount_and_flags_that_only_one_source_has_are_filled_in_by_the_rules():
+    def episode(**fields):
+        steps = {"observation": [0.0, 1.0, 2.0], "is_terminal": [False, False, False], **fields}
+        return tf.data.Dataset.from_tensors({"steps": steps})
+
+    stored = episode(discount=[0.5, 0.25, 0.0], is_first=[True, False, False], is_last=[False, False, True])
+    episodes = load_rlds([(stored, 1), (episode(), 1)], layout="transition")
+    found = {name: frames["discount"].tolist() for name, frames in zip("ab", episodes, strict=True)}
+    assert sorted(found.values()) == [[0.5, 0.25], [1, 1]]
+    assert episodes.report.repaired == ()
+
+
 def test_mixtures_that_make_no_sense_are_refused():
     plain, rewarded = in_memory("plain", 0), in_memory("rewarded", 0, reward=[1.0, 2.0, 3.0])
     with pytest.raises(
