@@ -177,7 +177,8 @@ class Episodes:
         Shuffled passes, each of which gives every eligible frame or window once. Episodes are
         shuffled before anything of them is decoded; their windows then come from blocks of about
         `shuffle_frames` frames, each with its own block or with the next one. That is what is in
-        memory, whatever the size of the data: up to three blocks, and one episode more.
+        memory, whatever the size of the data: up to three blocks, one episode more, and some 64 MB of episodes that
+        are not decoded yet (of a `tf.data.Dataset` 32 episodes: nothing tells their size).
 
         No window joins two episodes; a final observation (the last frame of layouts
         `'trajectory'` and `'step'`) starts none. `info` is a `BufferInfo`: `ids` are the episode's
@@ -195,7 +196,8 @@ class Episodes:
           single_deterministic_pass: one pass in the source's order; with `num_steps` windows do not overlap.
           shuffle_frames: see above; more mixes better, and takes more memory: lower it for images (100,000 frames of
             84 x 84 x 4 bytes are 2.8 GB). A pass that fits into it is read once and kept.
-          seed: of the order; the same seed gives the same batches. None for one of its own each time.
+          seed: of the order: a new call with the same seed gives the same batches. A second iterator over one dataset
+            goes through an order of its own, which repeats as well. None for one of its own each time.
 
         Returns:
           A dataset of `(items, info)`, leaves `[B, T, ...]`.

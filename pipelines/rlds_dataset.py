@@ -14,8 +14,8 @@ from .field_rules import apply_rules
 from .rlds_fields import Choice, FieldPlan, PlannedField, plan_fields
 from .rlds_steps import INVALID, STEPS
 
-# Episodes, not yet read, among which a shuffled reading chooses.
-_SHUFFLED_EPISODES = 1000
+# Episodes among which a shuffled reading chooses: few, since nothing tells how large they are.
+_SHUFFLED_EPISODES = 32
 
 
 def dataset_source(dataset: tf.data.Dataset, wanted: Choice) -> EpisodeSource:

@@ -16,12 +16,14 @@ import tensorflow as tf
 
 from .episode_source import INDEX, EpisodeSource, RawEpisode, raw_episodes
 from .rlds_fields import Choice
-from .rlds_folder import FeatureReader, import_tfds
+from .rlds_folder import FeatureReader, import_tfds, num_shuffled
 
 FEATURES_FILE = "features.json"
 
-_SHUFFLED_EPISODES = 1000
 _PARALLEL_EPISODES = 2
+
+# How many records tell how long records are: nothing else does where the dataset's info is missing.
+_RECORDS_ASKED = 4
 
 
 def files_of(path: str) -> list[str]:
@@ -76,7 +78,8 @@ def files_source(
         records = _array_records(files) if kinds == {True} else tf.data.TFRecordDataset(list(files))
         numbered = records.enumerate()
         if seed is not None:
-            numbered = numbered.shuffle(_SHUFFLED_EPISODES, seed, reshuffle_each_iteration=False)
+            longest = max((len(record.numpy()) for record in records.take(_RECORDS_ASKED)), default=1)
+            numbered = numbered.shuffle(num_shuffled(longest), seed, reshuffle_each_iteration=False)
         parsed = numbered.map(parse, num_parallel_calls=_PARALLEL_EPISODES, deterministic=True)
         return raw_episodes(parsed.prefetch(1))
 
