@@ -85,7 +85,8 @@ def load_rlds(
         which keeps the bytes for later.
       limit: at most so many episodes.
       seed: of a shuffled order of episodes, shuffled before anything is decoded (with a `limit` a
-        random choice); None reads in the source's order.
+        random choice); None reads in the source's order. TensorFlow's global seed, where one is
+        set, is part of it.
       on_bad_episode: see above.
       alignment: of the source: `'ars'` and `'rsa'` are turned into RLDS' `'sar'` (`rlds_steps.aligned`).
       policy_info: of trajectories: names of step metadata, or a function of step columns (`layouts.to_trajectory`).
