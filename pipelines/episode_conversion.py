@@ -31,6 +31,7 @@ from .step_additions import (
     NEXT_OBSERVATION_IS_FILLER,
     OBSERVATION_IS_FILLER,
     RETURN_TO_GO,
+    value_at,
     with_absorbing_state,
     with_episode_fields,
     with_return_to_go,
@@ -73,11 +74,12 @@ class Conversion:
         check_step_spec(source.name, source.step_spec)
         _check_fixed_width(source)
         self._options = options
-        unknown = [name for name in options.episode_fields if name not in source.metadata_spec]
+        places = {field_path(path): spec for path, spec in leaves_with_paths(source.metadata_spec, ())}
+        unknown = [name for name in options.episode_fields if name not in source.metadata_spec and name not in places]
         if unknown:
             raise ValueError(
                 f"{source.name}: episode_fields names {', '.join(map(repr, unknown))}; the episodes' own fields are "
-                f"{sorted(source.metadata_spec)}."
+                f"{sorted(places)}."
             )
         self._check_agent_field(source)
         self.splits_episodes = options.agent_field is not None and options.agent_field not in source.metadata_spec
@@ -119,6 +121,9 @@ class Conversion:
             return Converted(None, None, fault, num_steps)
         plain = cut_steps(columns, num_kept, options.numpy_reward_dtype)
         steps = self._with_additions(plain, raw.metadata)
+        if options.return_to_go is not None and not np.isfinite(steps.metadata[RETURN_TO_GO]).all():
+            beyond = Fault("with a return beyond its dtype", "a return to go is too large for reward_dtype", None)
+            return Converted(None, None, beyond, num_steps)
         frames = self._frames(steps, columns)
         return Converted(steps, frames, fault, num_steps, plain.is_terminal, ends_in_zeros(plain))
 
@@ -156,7 +161,8 @@ class Conversion:
         if options.return_to_go is not None:
             steps = with_return_to_go(steps, options.return_to_go)
         if options.episode_fields:
-            steps = with_episode_fields(steps, metadata, options.episode_fields)
+            chosen = {name: value_at(metadata, name) for name in options.episode_fields}
+            steps = with_episode_fields(steps, chosen)
         return with_absorbing_state(steps) if options.absorbing else steps
 
     def _check_agent_field(self, source: EpisodeSource) -> None:
@@ -194,7 +200,7 @@ def _example_of(source: EpisodeSource, name: str) -> Nest:
             )
         return np.zeros(spec.shape, spec.dtype.as_numpy_dtype)
 
-    return tf.nest.map_structure(zero, source.metadata_spec[name])
+    return tf.nest.map_structure(zero, value_at(source.metadata_spec, name))
 
 
 def _agent_name(value: Any) -> str:

@@ -92,6 +92,8 @@ def npz_source(
     files, found_name = _files(paths)
     name = found_name if name is None else name
     first = _read_file(files[0])
+    if not first:
+        raise ValueError(f"{files[0]}: holds no arrays.")
     if len(files) == 1 and _is_flat(first, episode_length):
         return arrays_source(nest_of_paths(first), name=name, episode_length=episode_length)
     if episode_length is not None:
@@ -99,6 +101,12 @@ def npz_source(
     loaded, not_loaded = _loaded(first)
     columns, own = _columns(files[0], first, loaded)
     step_spec = specs_of_columns(name, columns)
+    if IS_TERMINAL not in step_spec:
+        raise ValueError(
+            f"{name}: there is no 'is_terminal' and no discount, so terminal and truncated episodes cannot be told "
+            f"apart; found {sorted(map(field_path, first))}. Files of many episodes in a row have 'terminals' and "
+            "'timeouts' (not 'dones', which does not tell them apart)."
+        )
     check_step_spec(name, step_spec)
     first_paths = set(first)
 

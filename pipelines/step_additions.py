@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,9 @@ def with_return_to_go(steps: Steps, gamma: float) -> Steps:
     discount = gamma * steps.discount.astype(np.float64)
     discount[-1] = 0.0
     returns = _discounted_sums(steps.reward.astype(np.float64), discount)
-    return _with_column(steps, RETURN_TO_GO, np.append(returns, 0.0).astype(steps.reward.dtype))
+    with np.errstate(over="ignore"):
+        column = np.append(returns, 0.0).astype(steps.reward.dtype)
+    return _with_column(steps, RETURN_TO_GO, column)
 
 
 def with_zero_observation_told(steps: Steps, how: str) -> Steps:
@@ -115,21 +117,33 @@ def with_absorbing_state(steps: Steps) -> Steps:
     )
 
 
-def with_episode_fields(steps: Steps, metadata: Mapping[str, Nest], names: Sequence[str]) -> Steps:
-    """Adds step metadata `'episode_metadata'`: the episode's own fields of these names, for each step.
+def value_at(metadata: Mapping[str, Nest], name: str) -> Nest:
+    """An episode's own field by its name, or part of one by its place.
+
+    >>> value_at({"policy": {"bias": 3}}, "policy/bias")
+    3
+    """
+    if name in metadata:
+        return metadata[name]
+    outer, _, inner = name.partition("/")
+    while outer not in metadata and inner:
+        more, _, inner = inner.partition("/")
+        outer = f"{outer}/{more}"
+    return value_at(metadata[outer], inner)
+
+
+def with_episode_fields(steps: Steps, fields: Mapping[str, Nest]) -> Steps:
+    """Adds step metadata `'episode_metadata'`: these fields of the episode itself, for each step.
 
     >>> steps = Steps(np.arange(2), None, None, np.ones(1), is_terminal=False)
-    >>> with_episode_fields(steps, {"seed": np.int64(7)}, ["seed"]).metadata["episode_metadata"]
+    >>> with_episode_fields(steps, {"seed": np.int64(7)}).metadata["episode_metadata"]
     {'seed': array([7, 7])}
     """
     num_steps = len(steps.discount) + 1
-    fields = {
-        name: tf.nest.map_structure(
-            lambda value: np.broadcast_to(np.asarray(value), [num_steps, *np.shape(value)]), metadata[name]
-        )
-        for name in names
-    }
-    return _with_column(steps, EPISODE_METADATA, fields)
+    columns = tf.nest.map_structure(
+        lambda value: np.broadcast_to(np.asarray(value), [num_steps, *np.shape(value)]), dict(fields)
+    )
+    return _with_column(steps, EPISODE_METADATA, columns)
 
 
 def _with_column(steps: Steps, name: str, column: Nest) -> Steps:

@@ -585,3 +585,19 @@ def test_compat_gives_tf_agents_numbers_and_says_nothing_of_its_own():
     assert frames.discount == [1, 1, 0]
     assert frames.reward == [1, 2, 4]
     assert frames.next_step_type == [1, 2, 0]
+
+
+def test_part_of_an_episodes_own_field_is_named_by_its_place():
+    dataset = one_episode(about={"meta": {"seed": 7, "who": "me"}})
+    frames = load_one(dataset, episode_fields=["meta/seed"])
+    assert frames["episode_metadata"] == {"meta/seed": [7, 7]}
+    with pytest.raises(ValueError, match=r"names 'meta/age'; the episodes' own fields are \['meta/seed', 'meta/who'\]"):
+        load_rlds(dataset, episode_fields=["meta/age"])
+
+
+def test_a_return_that_its_dtype_cannot_hold_makes_a_bad_episode():
+    dataset = one_episode(reward=np.array([3e38, 3e38, 0.0]))
+    with pytest.raises(ValueError, match="a return to go is too large for reward_dtype"):
+        load_one(dataset, return_to_go=1.0)
+    assert list(load_rlds(dataset, layout="step", return_to_go=1.0, on_bad_episode="skip")) == []
+    assert load_one(dataset, return_to_go=1.0, reward_dtype=tf.float64)["return_to_go"] == [6e38, 3e38]

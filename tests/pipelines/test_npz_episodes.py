@@ -71,7 +71,7 @@ def test_without_is_terminal_a_discount_of_0_ends(tmp_path):
     assert episode.columns["is_last"].tolist() == [False, False, True]
     assert episode.columns["is_terminal"].tolist() == [False, False, True]
     del arrays["discount"]
-    with pytest.raises(ValueError, match="the steps have no 'is_terminal'"):
+    with pytest.raises(ValueError, match="there is no 'is_terminal' and no discount"):
         npz_source(_save(tmp_path / "none", arrays))
 
 
@@ -168,3 +168,12 @@ def test_what_is_no_npz_file_is_refused_and_objects_are_never_loaded(tmp_path):
     folder = _save(tmp_path / "episodes", _dreamer(1))
     with pytest.raises(ValueError, match="episodes: episode_length is for flat arrays"):
         npz_source(folder, episode_length=3)
+
+
+def test_a_file_without_arrays_or_without_ends_is_refused_with_what_is_missing(tmp_path):
+    np.savez(tmp_path / "empty.npz")
+    with pytest.raises(ValueError, match="empty.npz: holds no arrays"):
+        npz_source(tmp_path / "empty.npz")
+    np.savez(tmp_path / "flat.npz", observations=np.arange(3), dones=np.array([0, 0, 1]))
+    with pytest.raises(ValueError, match=r"cannot be told apart; found \['dones', 'observations'\]. .*not 'dones'"):
+        npz_source(tmp_path / "flat.npz")
