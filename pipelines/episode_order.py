@@ -232,14 +232,16 @@ class WindowStream:
         self._num_shown += int(block.num_after.sum())
         self._num_episodes += block.num_episodes
         self._longest = max(self._longest, block.longest)
-        if not block.is_last:
-            return
         window = self._order.window or Window(1)
         if not self._num_windows:
             what = "no frame" if self._order.window is None else f"no window of {window.num_steps} frames"
-            raise EmptyBufferError(
-                f"{self._name}: {what} in {self._num_episodes} episodes, the longest of {self._longest} frames."
-            )
+            found = f"{self._name}: {what} in {self._num_episodes} episodes, the longest of {self._longest} frames"
+            if block.is_last:
+                raise EmptyBufferError(f"{found}.")
+            # A pass without end would read on in silence.
+            _logger.warning("%s; reading on", found)
+        if not block.is_last:
+            return
         self._counts.of_latest_pass = self._num_windows
         left_out = self._num_frames - self._num_shown
         if self._order.shift == window.num_steps > 1 and not self._order.keep_short and left_out:

@@ -23,6 +23,9 @@ from .rlds_steps import ACTION, DISCOUNT, REWARD, Steps, unset_flags
 
 _logger = logging.getLogger(__name__)
 
+# From so many episodes on a pass that delivers none says that it still reads, at each power of ten.
+_SILENT_EPISODES = 10_000
+
 
 class Episode(NamedTuple):
     """A checked episode in a layout.
@@ -316,6 +319,10 @@ class EpisodePass:
                 ) from error
             yield raw
             num_read += 1
+            if num_read >= _SILENT_EPISODES and not self._frames and str(num_read).strip("0") == "1":
+                _logger.warning(
+                    "%s: none of the first %d episodes has a transition; reading on", self._source.name, num_read
+                )
 
     def _checked(self, raw: RawEpisode, agent: str | None, index: int) -> Episode | None:
         """The episode, or None when it is dropped; everything about it is decided here."""

@@ -672,3 +672,12 @@ def test_streams_of_python_cross_whatever_their_end(caplog):
     stream = stream_of([5], Order(None, 1, shuffled=False))
     dataset = stream_dataset(lambda: stream, SPEC, stream_fields("mine", SPEC), None, 2, is_endless=False)
     assert [items.numpy().tolist() for items, _ in dataset] == [[0, 1], [2, 3], [4]]
+
+
+def test_a_pass_that_finds_no_window_says_that_it_reads_on(caplog):
+    """Endless: 3-step episodes, windows of 8 frames; what is told while reading is what a user can see of it."""
+    steps = {"observation": [0, 1, 2], "is_terminal": [False, False, True]}
+    dataset = tf.data.Dataset.from_tensors({"steps": steps}).repeat(300)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="no window of 8 frames in 300 episodes"):
+        next(iter(load_rlds(dataset, layout="transition").as_dataset(4, 8, shuffle_frames=100)))
+    assert "no window of 8 frames in 50 episodes, the longest of 2 frames; reading on" in caplog.text
