@@ -25,6 +25,7 @@ from .rlds_steps import (
     DISCOUNT,
     FLAGS,
     LOADED_FIELDS,
+    OBSERVATION,
     REWARD,
     check_step_spec,
     find_fault,
@@ -144,7 +145,7 @@ class _Pass:
         metadata = tuple(self._metadata[path].result() for path in sorted(self._metadata))
         lengths = self.checks.lengths.astype(np.float64)
         returns = self.checks.returns
-        findings = [*self.checks.findings(), *self._field_findings(fields)]
+        findings = [*self._without_constants(fields), *self._field_findings(fields)]
         return RldsReport(
             source=self._source.name,
             episodes=self.checks.num_episodes,
@@ -162,6 +163,20 @@ class _Pass:
             seconds=seconds,
         )
 
+    def _without_constants(self, fields: tuple[FieldSummary, ...]) -> Iterator[RldsFinding]:
+        """Findings of the episodes; what is the same in the whole dataset is told of as that alone."""
+        constant = {
+            path
+            for path, summary in zip(self._specs, fields, strict=True)
+            if summary.constant or 0 < len(summary.constant_elements) == len(summary.element_min)
+        }
+        told = {field_path(path) for path in constant}
+        if constant >= {path for path in self._specs if path[0] == OBSERVATION}:
+            told.add(OBSERVATION)
+        for each in self.checks.findings():
+            if each.check != "frozen" or each.field not in told:
+                yield each
+
     def _add_metadata(self, path: _Path, value: Any) -> None:
         column = value if isinstance(value, tf.RaggedTensor) else np.asarray(value)[np.newaxis]
         if path not in self._metadata:
@@ -172,6 +187,8 @@ class _Pass:
     def _field_findings(self, fields: tuple[FieldSummary, ...]) -> Iterator[RldsFinding]:
         if self._forecast.refusal is not None:
             yield finding("not_loadable", detail=self._forecast.refusal)
+        elif self.checks.num_episodes and not self._forecast.result()["repair"].episodes:
+            yield finding("nothing_loads")
         for field in LOADED_FIELDS:
             # Without an observation or is_terminal nothing loads, which is told above.
             if field in (ACTION, REWARD, DISCOUNT, *FLAGS[:2]) and field not in self._source.step_spec:

@@ -15,7 +15,8 @@ from replayfeed.buffers.nests import Array, field_path, leaves_with_paths
 from .episode_source import RawEpisode
 from .load_report import Tally
 from .rlds_check_alignment import Alignment, AlignmentEvidence, rows_that_hold
-from .rlds_check_findings import RldsFinding, finding
+from .rlds_check_findings import MIN_FROZEN_STEPS, RldsFinding, finding
+from .rlds_check_frames import channels_of, is_still, one_colour
 from .rlds_steps import ACTION, DISCOUNT, FLAGS, IS_TERMINAL, OBSERVATION, REWARD
 
 _EXACT_IN_FLOAT32 = 1 << 24
@@ -44,7 +45,8 @@ class EpisodeChecks:
         self._is_d4rl = is_d4rl
         self._fields = {path[0] for path in specs}
         self._scalars = {path[0] for path, spec in specs.items() if len(path) == 1 and _is_one_number(spec)}
-        self._images = {path for path, spec in specs.items() if _is_image(spec)}
+        channels = {path: channels_of(spec) for path, spec in specs.items()}
+        self._images = {path: axis for path, axis in channels.items() if axis is not None}
         self._has_reward = (REWARD,) in specs and isinstance(specs[REWARD,], tf.TensorSpec)
         self._tally = Tally()
         self._ends: dict[str, int] = dict.fromkeys(ENDS, 0)
@@ -52,6 +54,7 @@ class EpisodeChecks:
         self._lengths = array.array("q")
         self._returns = array.array("d")
         self._repeated_steps = 0
+        self._blank_frames: dict[str, int] = {}
         self._alignment = AlignmentEvidence()
         self._contents = _Duplicates()
         self._ids = _Duplicates()
@@ -109,6 +112,7 @@ class EpisodeChecks:
         end = self._check_flags(raw, length)
         self._end(end, raw.name)
         self._check_values(raw, leaves)
+        self._check_frames(raw, leaves, length)
         self._check_discount(raw, length, end)
         reward = self._check_reward(raw, length)
         self._check_observation(raw, leaves, length, end)
@@ -124,7 +128,11 @@ class EpisodeChecks:
             check, _, field = each.reason.partition(":")
             if check == "last_unset" and each.count == num_filled:
                 check = "last_never_set"
-            detail = f"{self._repeated_steps:,} such steps" if check == "duplicate_steps" else ""
+            detail = ""
+            if check == "duplicate_steps":
+                detail = f"{self._repeated_steps:,} such steps"
+            elif check == "blank_frames":
+                detail = f"{self._blank_frames[field]:,} such {'frames' if self._blank_frames[field] > 1 else 'frame'}"
             found.append(finding(check, count=each.count, episodes=each.episodes, field=field or None, detail=detail))
         for check, duplicates in (("duplicate_episode", self._contents), ("repeated_id", self._ids)):
             count, named = duplicates.result()
@@ -203,11 +211,9 @@ class EpisodeChecks:
         return "cut" if last is not None and not last[-1] else "truncated"
 
     def _check_values(self, raw: RawEpisode, leaves: Mapping[tuple[str, ...], Any]) -> None:
-        """NaN and infinities by field, and images of one colour."""
+        """NaN and infinities by field."""
         last_is_not_finite = False
         for path, leaf in leaves.items():
-            if path in self._images and _is_number(leaf) and leaf.size and leaf.min() == leaf.max():
-                self._found("blank_image", raw.name, field_path(path))
             values = leaf.flat_values.numpy() if isinstance(leaf, tf.RaggedTensor) else leaf
             if _all_finite(values):
                 continue
@@ -223,6 +229,40 @@ class EpisodeChecks:
                 self._found("not_finite_metadata", raw.name, field_path(path))
         if last_is_not_finite:
             self._found("last_not_finite", raw.name)
+
+    def _check_frames(self, raw: RawEpisode, leaves: Mapping[tuple[str, ...], Any], length: int) -> None:
+        """Images of one colour, cameras that hang, and observations that do."""
+        still, blank = set(), set()
+        for path, leaf in leaves.items():
+            if not isinstance(leaf, np.ndarray) or not (path in self._images or path[0] == OBSERVATION):
+                continue
+            channels = self._images.get(path) if _is_number(leaf) else None
+            if is_still(leaf):
+                still.add(path)
+                if channels is not None and one_colour(leaf[:1], channels)[0]:
+                    blank.add(path)
+                    self._found("blank_image", raw.name, field_path(path))
+            elif channels is not None:
+                self._check_blank_frames(raw.name, field_path(path), one_colour(leaf, channels))
+        if length < MIN_FROZEN_STEPS:
+            return
+        observation = {path for path in leaves if path[0] == OBSERVATION}
+        frozen = {path for path in still - blank if path in self._images}
+        if observation and observation <= still and not observation <= blank:
+            # A part that stays may be a goal; where all stay the observation hangs, and that is told once.
+            whole = field_path(next(iter(observation))) if len(observation) == 1 else OBSERVATION
+            self._found("frozen", raw.name, whole)
+            frozen -= observation
+        for path in sorted(frozen):
+            self._found("frozen", raw.name, field_path(path))
+
+    def _check_blank_frames(self, name: str, field: str, is_blank: Array) -> None:
+        """Frames of one colour with others before and after them; a fade at either end is none."""
+        others = np.flatnonzero(~is_blank)
+        count = int(np.count_nonzero(is_blank[others[0] : others[-1]])) if others.size else 0
+        if count:
+            self._blank_frames[field] = self._blank_frames.get(field, 0) + count
+            self._found("blank_frames", name, field)
 
     def _check_discount(self, raw: RawEpisode, length: int, end: str) -> None:
         discount = self._scalar(raw, DISCOUNT)
@@ -259,7 +299,9 @@ class EpisodeChecks:
             if most > _EXACT_IN_FLOAT32:
                 self._found("reward_inexact", raw.name)
         if REWARD in self._scalars and length > 1:
-            total = float(of_transitions.sum(dtype=np.float64))
+            # Rewards of 1e308 overflow: that sum is no return.
+            with np.errstate(over="ignore", invalid="ignore"):
+                total = float(of_transitions.sum(dtype=np.float64))
             if np.isfinite(total) and abs(total) <= np.finfo(np.float32).max:
                 self._returns.append(total)
         return reward
@@ -343,14 +385,6 @@ def _is_one_number(spec: Any) -> bool:
         and spec.dtype != tf.string
         and not spec.dtype.is_complex
     )
-
-
-def _is_image(spec: Any) -> bool:
-    """A field of at least 8 x 8 pixels; `[height, width]`, with or without channels."""
-    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank not in (2, 3) or spec.dtype == tf.string:
-        return False
-    sizes = spec.shape.as_list()[:2]
-    return (spec.dtype.is_integer or spec.dtype.is_floating) and all(size is None or size >= 8 for size in sizes)
 
 
 def _all_finite(values: Array) -> bool:

@@ -7,6 +7,9 @@ from typing import Literal, NamedTuple
 
 Severity = Literal["ok", "note", "decision"]
 
+MIN_FROZEN_STEPS = 5
+"""Steps from which on an episode whose observation stays as it is looks odd; who meets a wall stays for a few."""
+
 
 class Loading(NamedTuple):
     """What `load_rlds` does, for each `on_bad_episode`."""
@@ -89,6 +92,9 @@ CHECKS: dict[str, Check] = {
     # What stops a load, or drops episodes.
     "no_episode": Check("decision", "there is no episode", _same("gives nothing"), "datasets"),
     "not_loadable": Check("decision", "load_rlds refuses this dataset", _same("raises before it reads"), "datasets"),
+    "nothing_loads": Check(
+        "decision", "no episode has a transition that can be loaded", _same("gives no transition"), "datasets"
+    ),
     "invalid": Check("decision", "the dataset flags episodes as invalid", _UNSOUND),
     "lengths_differ": Check("decision", "fields of an episode differ in length", _UNSOUND),
     "terminal_early": Check("decision", "is_terminal is set before the last step", _CUT),
@@ -151,6 +157,8 @@ CHECKS: dict[str, Check] = {
     "no_terminal": Check("note", "no episode ends in a terminal step", _LOADED, "datasets"),
     "no_field": Check("note", "the steps have no {}", _LOADED, "datasets"),
     "not_finite_metadata": Check("note", "metadata {} holds NaN or infinity", _LOADED),
+    "frozen": Check("note", f"{{}} never changes through whole episodes of {MIN_FROZEN_STEPS} steps or more", _LOADED),
+    "blank_frames": Check("note", "frames of {} are of one colour in the midst of others", _LOADED),
     "constant": Check("note", "{} never changes", _LOADED, "datasets"),
     "constant_elements": Check("note", "elements of {} that never change", _LOADED, "elements"),
     "duplicate_episode": Check(

@@ -29,7 +29,10 @@ def draw_report(report: RldsReport, path: str) -> None:
     # A Figure of its own needs no display, and leaves the caller's backend alone.
     figure = Figure(figsize=(4.2 * _COLUMNS, 2.9 * num_rows + 0.9), dpi=100, layout="constrained")
     ends = ", ".join(f"{count:,} {kind}" for kind, count in report.ends.items())
-    figure.suptitle(f"{report.source}\n{report.episodes:,} episodes ({ends}), {report.transitions:,} transitions")
+    # Names may hold a '$', which would make a formula of what follows.
+    figure.suptitle(
+        f"{report.source}\n{report.episodes:,} episodes ({ends}), {report.transitions:,} transitions", parse_math=False
+    )
     for index, panel in enumerate(panels):
         _draw(figure.add_subplot(num_rows, _COLUMNS, index + 1), panel)
     if not panels:
@@ -76,21 +79,38 @@ def _action_panels(fields: tuple[FieldSummary, ...]) -> list[_Panel]:
 
 
 def _elements(summary: FieldSummary) -> list[tuple[str, Histogram, str]]:
-    if len(summary.histogram) == 1:
+    if len(summary.histogram) == 1 or (summary.histogram and not summary.element_mean):
+        # Without a finite value in any element there is nothing to tell them apart by.
         note = "" if summary.mean is None else f"mean {summary.mean:,.4g}, std {summary.std or 0:,.4g}"
-        return [(summary.path, histogram, note) for histogram in summary.histogram if histogram.counts]
+        return [(summary.path, summary.histogram[0], note)]
     return [
-        (f"{summary.path}[{index}]", histogram, f"mean {mean or 0:,.4g}, std {std or 0:,.4g}")
+        (f"{summary.path}[{index}]", histogram, "" if mean is None else f"mean {mean:,.4g}, std {std or 0:,.4g}")
         for index, (histogram, mean, std) in enumerate(
             zip(summary.histogram, summary.element_mean, summary.element_std, strict=True)
         )
-        if histogram.counts
     ]
 
 
 def _draw(axes: Any, panel: _Panel) -> None:
     title, unit, what, histogram, note, colour = panel
-    histogram = _coarser(histogram)
+    if histogram.counts:
+        _draw_bars(axes, _coarser(histogram), colour)
+    else:
+        # A mean is there: values that no bin can hold.
+        why = "values too large to draw" if note else "no finite value"
+        axes.text(0.5, 0.5, why, ha="center", va="center", transform=axes.transAxes, fontsize=9)
+        axes.set_xticks([])
+        axes.set_ylim(0, 1)
+    axes.set_title("\n".join(textwrap.wrap(title, 44)), fontsize=10, parse_math=False)
+    axes.set_xlabel(f"{unit}   ({note})" if note else unit, fontsize=8)
+    axes.set_ylabel(what, fontsize=8)
+    axes.tick_params(labelsize=8)
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_bars(axes: Any, histogram: Histogram, colour: str) -> None:
     edges = histogram.edges()
     if len(histogram.counts) == 1:
         # One bin may be a millionth wide: a single value deserves a bar that can be seen.
@@ -98,19 +118,12 @@ def _draw(axes: Any, panel: _Panel) -> None:
         half = max(abs(middle) * 0.05, 0.5)
         axes.bar([middle], histogram.counts, width=half / 2, color=colour)
         axes.set_xlim(middle - half, middle + half)
-    else:
-        middles = [edge + histogram.width / 2 for edge in edges[:-1]]
-        axes.bar(middles, histogram.counts, width=histogram.width, color=colour, edgecolor="white", linewidth=0.4)
-        if histogram.width == 1 and len(middles) <= 12 and all(middle.is_integer() for middle in middles):
-            # A bin for each whole number: action 0, action 1, ...
-            axes.set_xticks(middles)
-    axes.set_title("\n".join(textwrap.wrap(title, 44)), fontsize=10)
-    axes.set_xlabel(f"{unit}   ({note})" if note else unit, fontsize=8)
-    axes.set_ylabel(what, fontsize=8)
-    axes.tick_params(labelsize=8)
-    axes.yaxis.get_major_locator().set_params(integer=True)
-    axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.spines[["top", "right"]].set_visible(False)
+        return
+    middles = [edge + histogram.width / 2 for edge in edges[:-1]]
+    axes.bar(middles, histogram.counts, width=histogram.width, color=colour, edgecolor="white", linewidth=0.4)
+    if histogram.width == 1 and len(middles) <= 12 and all(middle.is_integer() for middle in middles):
+        # A bin for each whole number: action 0, action 1, ...
+        axes.set_xticks(middles)
 
 
 def _coarser(histogram: Histogram) -> Histogram:
