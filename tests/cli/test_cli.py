@@ -136,6 +136,14 @@ def test_validate_ends_with_1_when_something_needs_a_decision(run, bad_folder):
     assert result.stderr == ""
 
 
+def test_validate_ends_with_1_when_nothing_can_be_loaded_and_draws_it_all_the_same(run, tmp_path):
+    write_rlds(numbers([1, 1]), tmp_path / "short", name="short", progress=False)
+    result = run("validate", tmp_path / "short", "--picture", tmp_path / "picture.png")
+    assert result.exit_code == 1, result.stderr
+    assert "no episode has a transition that can be loaded" in result.stdout
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_validate_writes_strict_json_and_nothing_else_on_stdout(run, bad_folder):
     result = run("validate", bad_folder, "--json")
     report = json.loads(result.stdout)
