@@ -210,13 +210,16 @@ def rows_that_hold(num_rows: int, columns: Sequence[tuple[Array, Array | None]])
     >>> rows_that_hold(2, [(np.array([[1, 2], [3, 4]]), np.array([[1, 2], [3, 5]]))]).tolist()
     [True, False]
     """
-    holds = np.ones([num_rows], bool)
+    holds: Array | None = None
     # The first element decides for nearly all rows; only what is left is compared whole.
     for column, other in columns:
         if column.shape[1]:
-            holds &= column[:, 0] == (0 if other is None else other[:, 0])
-    if any(column.shape[1] > 1 for column, _ in columns) and holds.any():
-        rows = np.flatnonzero(holds)
+            same = column[:, 0] == (0 if other is None else other[:, 0])
+            holds = same if holds is None else holds & same
+    if holds is None:
+        return np.ones([num_rows], bool)
+    rows = holds.nonzero()[0]
+    if rows.size:
         for column, other in columns:
             if column.shape[1] > 1:
                 holds[rows] &= (column[rows] == (0 if other is None else other[rows])).all(axis=1)
