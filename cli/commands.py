@@ -6,6 +6,7 @@ TensorFlow takes seconds to import, so nothing here does before a command runs.
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
 import sys
 import traceback
@@ -34,6 +35,13 @@ def _word(value: str | None) -> str | None:
     """What TFDS finds again in the names of files."""
     if value is not None and not (value.isascii() and value.isidentifier() and value[0] != "_"):
         raise typer.BadParameter(f"expected letters, digits and underscores, a letter first, got {value!r}.")
+    return value
+
+
+def _address(value: str) -> str:
+    """What names a server, before anything waits for it."""
+    if not value.startswith("unix:") and not value.rpartition(":")[2].isdecimal():
+        raise typer.BadParameter(f"expected host:port, as localhost:8000, got {value!r}.")
     return value
 
 
@@ -114,7 +122,7 @@ def import_command(
             )
         else:
             report = jobs.import_source(settings, target, stage, shards=shards, progress=not quiet)
-    print(report.to_json() if json else report)
+    _print(report.to_json() if json else str(report))
 
 
 @app.command(
@@ -125,7 +133,7 @@ def import_command(
     "The table has to be scannable. Nothing is taken out of it, nor counted by its rate limiter.",
 )
 def export_command(
-    address: Annotated[str, typer.Argument(show_default=False, help="host:port")],
+    address: Annotated[str, typer.Argument(callback=_address, show_default=False, help="host:port")],
     table: Annotated[str, typer.Argument(show_default=False)],
     folder: Annotated[pathlib.Path, typer.Argument(show_default=False)],
     name: _Name = None,
@@ -146,7 +154,7 @@ def export_command(
             str(folder), _name_of(name, folder), split=as_split, file_format=file_format, overwrite=overwrite
         )
         report = jobs.export_table(address, table, target, stage, timeout_s=timeout, shards=shards, progress=not quiet)
-    print(report.to_json() if json else report)
+    _print(report.to_json() if json else str(report))
 
 
 @app.command(
@@ -171,10 +179,14 @@ def validate_command(
     with _errors(debug) as stage:
         from . import jobs
 
+        if picture is not None:
+            # A name that cannot be is told now, and not after hours of reading.
+            jobs.check_picture(picture)
         report = jobs.validate(path, stage, split=split, limit=limit, progress=not quiet)
-    print(report.to_json() if json else report)
+    _print(report.to_json() if json else str(report))
     if picture is not None:
-        with _errors(debug):
+        with _errors(debug) as stage:
+            stage.reading = True
             report.save_picture(picture)
     if report.needs_decision:
         raise typer.Exit(BAD_DATA)
@@ -213,17 +225,34 @@ def _errors(debug: bool) -> Iterator[Stage]:
         raise typer.Exit(stage.exit_code(error)) from error
 
 
+def _print(result: str) -> None:
+    """Prints to stdout; where that fails (a full disk) it says so in one line."""
+    try:
+        print(result, flush=True)
+    except BrokenPipeError:
+        # Whoever read has seen enough: typer ends the process without a word.
+        raise
+    except OSError as error:
+        # What is left to write would fail once more when the process ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"replayfeed: the result cannot be printed: {error}", file=sys.stderr)
+        raise typer.Exit(WRONG_USAGE) from error
+
+
 def one_line(error: Exception) -> str:
     r"""What an error says, in one line; its kind too, where it is none that this package raises on purpose.
 
     >>> one_line(ValueError("no such split;\n  found 'train'")), one_line(KeyError("a"))
     ("no such split; found 'train'", "KeyError: 'a'; --debug shows where")
+    >>> one_line(FileExistsError("pass overwrite=True to replace it"))
+    'pass --overwrite to replace it'
     """
     text = str(error).strip()
     if "Traceback (most recent call last)" in text:
         # Of another process, as Beam hands it on.
         text = text.splitlines()[-1]
-    text = " ".join(text.split())
+    # On the command line an argument of a function is an option.
+    text = " ".join(text.split()).replace("overwrite=True", "--overwrite")
     if text and type(error) in (ValueError, TypeError, ImportError, RuntimeError) or isinstance(error, OSError):
         return text
     return f"{type(error).__name__}: {text}; --debug shows where"

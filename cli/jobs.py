@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Literal, Protocol
 
@@ -15,6 +16,7 @@ from replayfeed.pipelines.buffer_episodes import buffer_source
 from replayfeed.pipelines.episode_source import EpisodeSource, RawEpisode
 from replayfeed.pipelines.rlds_beam import split_slices, write_rlds_with_beam
 from replayfeed.pipelines.rlds_check import validate_rlds
+from replayfeed.pipelines.rlds_check_picture import check_picture_path
 from replayfeed.pipelines.rlds_check_report import RldsReport
 from replayfeed.pipelines.rlds_fields import rules_for_writing
 from replayfeed.pipelines.rlds_open import open_source
@@ -171,6 +173,11 @@ def validate(path: str, stage: Stage, *, split: str | None, limit: int | None, p
     opened = open_source(path, split=split, fields="all")
     stage.reading = True
     return validate_rlds(opened, limit=limit, progress=progress)
+
+
+def check_picture(path: pathlib.Path) -> None:
+    """Raises where a picture cannot be written at `path`, or not in the format that it ends with."""
+    check_picture_path(path)
 
 
 def open_ruled(settings: ImportSettings) -> EpisodeSource:

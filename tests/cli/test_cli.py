@@ -154,9 +154,29 @@ def test_validate_draws_a_picture(run, folder, tmp_path):
     result = run("validate", folder, "--picture", tmp_path / "picture.png")
     assert result.exit_code == 0, result.stderr
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
-    result = run("validate", folder, "--picture", tmp_path / "picture.unknown")
-    assert result.exit_code == 2
-    assert "picture.unknown" in result.stderr or "unknown" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("picture.unknown", "has to end in one of"),
+        ("nowhere/picture.png", "there is no folder"),
+        ("", "is a folder"),
+    ],
+)
+def test_a_picture_that_cannot_be_written_is_told_before_anything_is_read(run, folder, tmp_path, name, message):
+    result = run("validate", folder, "--picture", tmp_path / name)
+    assert (result.exit_code, result.stdout) == (2, "")
+    (line,) = result.stderr.strip().splitlines()
+    assert message in line
+
+
+def test_a_result_that_cannot_be_printed_is_told_in_one_line(folder):
+    command = [sys.executable, "-m", "replayfeed.cli", "validate", str(folder), "--quiet"]
+    with open("/dev/full", "w") as full:
+        process = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert process.returncode == 2
+    assert process.stderr.strip() == "replayfeed: the result cannot be printed: [Errno 28] No space left on device"
 
 
 def test_validate_reads_no_more_than_the_limit(run, folder):
@@ -192,7 +212,8 @@ def test_debug_shows_where_an_error_came_from(run, tmp_path):
         ("import", "x", "y", "--beam-slices", "3"),
         ("import", "x", "y", "--beam", "--limit", "3"),
         ("import", "x", "y", "--name", "a-b"),
-        ("export", "x", "y", "z", "--as-split", "a b"),
+        ("export", "x:1", "y", "z", "--as-split", "a b"),
+        ("export", "localhost", "y", "z"),
     ],
 )
 def test_wrong_options_end_with_2(run, arguments):
@@ -272,7 +293,7 @@ def test_import_replaces_a_dataset_only_when_told_to(run, folder, tmp_path):
     run("import", folder, tmp_path / "new", "--limit", 1)
     result = run("import", folder, tmp_path / "new")
     assert result.exit_code == 2
-    assert "holds a dataset already" in result.stderr
+    assert "holds a dataset already; give another path, or --overwrite to replace" in result.stderr
     assert run("import", folder, tmp_path / "new", "--overwrite").exit_code == 0
     assert len(steps_of(tmp_path / "new")) == 3
 

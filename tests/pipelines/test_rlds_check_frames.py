@@ -11,6 +11,8 @@ import tensorflow as tf
 from replayfeed.pipelines.episode_source import EpisodeSource, RawEpisode
 from replayfeed.pipelines.rlds_check import validate_rlds
 from replayfeed.pipelines.rlds_check_frames import channels_of, is_still, one_colour
+from replayfeed.pipelines.rlds_check_picture import bars_of
+from replayfeed.pipelines.rlds_check_statistics import Histogram
 
 
 def _episode(num_steps=6, *, start=0, **fields):
@@ -250,3 +252,43 @@ def test_rewards_whose_sum_overflows_have_no_return():
     report = _check(_episode(reward=np.full([6], 1.7e308)), _episode(reward=np.array([1.0, 2, 3, 4, 5, 0])))
     assert (report.returns.count, report.returns.max) == (1, 15.0)
     assert report.found("beyond_float32")[0].episodes == ("0",)
+
+
+def test_bars_end_with_the_data_and_none_is_half_empty():
+    # 40 values in each tenth up to 2.05: the last bin, up to 2.1, is half empty.
+    middles, widths, heights = bars_of(Histogram(0.0, 0.1, (40,) * 20 + (20,)), (0.0, 2.05))
+    assert len(heights) == 21
+    np.testing.assert_allclose(widths, 2.05 / 21)
+    np.testing.assert_allclose([middles[0], middles[-1]], [2.05 / 42, 2.05 - 2.05 / 42])
+    np.testing.assert_allclose(heights, 820 / 21)
+
+
+def test_a_few_values_have_a_bar_each():
+    # -1 in the first bin, 0 in the one from there on, 1 in the last, which would go on to 1.05.
+    histogram = Histogram(-1.0, 0.05, (7, *[0] * 19, 5, *[0] * 19, 3))
+    middles, widths, heights = bars_of(histogram, (-1.0, 1.0))
+    np.testing.assert_allclose(middles, [-0.975, 0.025, 1.0])
+    assert (widths.tolist(), heights.tolist()) == ([0.1, 0.1, 0.1], [7, 5, 3])
+
+
+def test_bars_of_whole_numbers_have_them_in_their_midst():
+    middles, widths, heights = bars_of(Histogram(-0.5, 1.0, (3, 0, 2)), None)
+    assert (middles.tolist(), widths.tolist(), heights.tolist()) == ([0, 1, 2], [1, 1, 1], [3, 0, 2])
+
+
+@hypothesis.given(
+    st.lists(st.integers(0, 50), min_size=1, max_size=128).filter(lambda counts: counts[0] and counts[-1]),
+    st.floats(0.01, 0.99),
+    st.booleans(),
+)
+def test_bars_hold_all_that_was_counted(counts, share, is_whole):
+    histogram = Histogram(-3.0, 0.5, tuple(counts))
+    # The greatest value lies somewhere in the last bin.
+    span = None if is_whole else (-3.0, -3.0 + 0.5 * (len(counts) - 1 + share))
+    middles, widths, heights = bars_of(histogram, span)
+    assert len(middles) == len(widths) == len(heights) <= 64
+    assert (widths > 0).all()
+    assert (np.diff(middles) > 0).all()
+    assert np.isclose(heights.sum(), sum(counts))
+    if span is not None:
+        assert span[0] <= middles[0] <= middles[-1] <= span[1]
