@@ -50,6 +50,9 @@ _Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")
 _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 _Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
 _Limit = Annotated[int | None, typer.Option(min=1, help="Episodes to read; all by default.")]
+_EpisodeLength = Annotated[
+    int | None, typer.Option(min=1, help="Rows after which an episode ends, in HDF5 and NPZ files without flags.")
+]
 _Name = Annotated[str | None, typer.Option(callback=_word, help="Name of the new dataset; by default that of FOLDER.")]
 _AsSplit = Annotated[str, typer.Option(callback=_word, help="Split to write.")]
 _FileFormat = Annotated[Literal["tfrecord", "array_record"], typer.Option(help="Format of the files.")]
@@ -83,6 +86,7 @@ def import_command(
         ),
     ] = "sar",
     limit: _Limit = None,
+    episode_length: _EpisodeLength = None,
     file_format: _FileFormat = "tfrecord",
     shards: _Shards = None,
     overwrite: _Overwrite = False,
@@ -111,7 +115,12 @@ def import_command(
         from . import jobs
 
         settings = jobs.ImportSettings(
-            source, split=split, on_bad_episode=on_bad_episode, alignment=alignment, limit=limit
+            source,
+            split=split,
+            on_bad_episode=on_bad_episode,
+            alignment=alignment,
+            limit=limit,
+            episode_length=episode_length,
         )
         target = jobs.Target(
             str(folder), _name_of(name, folder), split=as_split, file_format=file_format, overwrite=overwrite
@@ -168,6 +177,7 @@ def validate_command(
     path: Annotated[str, typer.Argument(show_default=False)],
     split: _Split = None,
     limit: _Limit = None,
+    episode_length: _EpisodeLength = None,
     picture: Annotated[
         pathlib.Path | None, typer.Option(help="Write histograms of lengths, returns, rewards and actions there.")
     ] = None,
@@ -182,7 +192,7 @@ def validate_command(
         if picture is not None:
             # A name that cannot be is told now, and not after hours of reading.
             jobs.check_picture(picture)
-        report = jobs.validate(path, stage, split=split, limit=limit, progress=not quiet)
+        report = jobs.validate(path, stage, split=split, episode_length=episode_length, limit=limit, progress=not quiet)
     _print(report.to_json() if json else str(report))
     if picture is not None:
         with _errors(debug) as stage:
@@ -253,6 +263,8 @@ def one_line(error: Exception) -> str:
         text = text.splitlines()[-1]
     # On the command line an argument of a function is an option.
     text = " ".join(text.split()).replace("overwrite=True", "--overwrite")
+    if "episode_length=" in text:
+        text = f"{text.removesuffix('.')}; on the command line: --episode-length 1000."
     if text and type(error) in (ValueError, TypeError, ImportError, RuntimeError) or isinstance(error, OSError):
         return text
     return f"{type(error).__name__}: {text}; --debug shows where"

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import os
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Literal, Protocol
@@ -14,6 +15,8 @@ import tensorflow as tf
 
 from replayfeed.pipelines.buffer_episodes import buffer_source
 from replayfeed.pipelines.episode_source import EpisodeSource, RawEpisode
+from replayfeed.pipelines.hdf5_arrays import hdf5_source
+from replayfeed.pipelines.npz_episodes import npz_source
 from replayfeed.pipelines.rlds_beam import split_slices, write_rlds_with_beam
 from replayfeed.pipelines.rlds_check import validate_rlds
 from replayfeed.pipelines.rlds_check_picture import check_picture_path
@@ -51,6 +54,7 @@ class ImportSettings:
       on_bad_episode: as in `load_rlds`; `'keep'`: episodes are written as they are.
       alignment: as in `load_rlds`.
       limit: episodes; None: all.
+      episode_length: of HDF5 and NPZ files of flat arrays: rows after which an episode ends.
     """
 
     source: str
@@ -59,6 +63,7 @@ class ImportSettings:
     on_bad_episode: Literal["error", "skip", "repair", "keep"] = "error"
     alignment: Literal["sar", "ars", "rsa"] = "sar"
     limit: int | None = None
+    episode_length: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +90,7 @@ def import_source(
     settings: ImportSettings, target: Target, stage: Stage, *, shards: int | None, progress: bool
 ) -> WriteReport:
     """Writes a source in this process."""
-    opened = open_source(settings.source, split=settings.split, fields="all")
+    opened = open_path(settings.source, settings.split, settings.episode_length)
     stage.reading = True
     num_read = 0
 
@@ -130,7 +135,7 @@ def import_with_beam(
     import apache_beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    opened = open_source(settings.source, split=settings.split, fields="all")
+    opened = open_path(settings.source, settings.split, settings.episode_length)
     each = [settings]
     split = settings.split or "train"
     if opened.num_episodes and split.isidentifier() and _has_slices(settings.source, split):
@@ -168,11 +173,35 @@ def export_table(
         )
 
 
-def validate(path: str, stage: Stage, *, split: str | None, limit: int | None, progress: bool) -> RldsReport:
+def validate(
+    path: str, stage: Stage, *, split: str | None, episode_length: int | None, limit: int | None, progress: bool
+) -> RldsReport:
     """Checks a source, with all its fields."""
-    opened = open_source(path, split=split, fields="all")
+    opened = open_path(path, split, episode_length)
     stage.reading = True
     return validate_rlds(opened, limit=limit, progress=progress)
+
+
+def open_path(path: str, split: str | None, episode_length: int | None) -> EpisodeSource:
+    """Opens a source with all its fields.
+
+    Args:
+      path: what `open_source` takes.
+      split: of it.
+      episode_length: of files of flat arrays, rows after which an episode ends; None: their flags tell.
+
+    Raises:
+      ValueError: `episode_length` is given with what is no such file.
+    """
+    if episode_length is None:
+        return open_source(path, split=split, fields="all")
+    ending = os.path.splitext(path)[1].lower()
+    if ending not in (".hdf5", ".h5", ".hdf", ".npz"):
+        raise ValueError(f"--episode-length is for HDF5 and NPZ files of flat arrays, got {path!r}.")
+    file = os.path.expanduser(path)
+    if ending == ".npz":
+        return open_source(npz_source(file, episode_length=episode_length), split=split, fields="all")
+    return open_source(hdf5_source(file, episode_length=episode_length), split=split, fields="all")
 
 
 def check_picture(path: pathlib.Path) -> None:
@@ -182,7 +211,7 @@ def check_picture(path: pathlib.Path) -> None:
 
 def open_ruled(settings: ImportSettings) -> EpisodeSource:
     """Opens a source, in whichever process this is, and lays its rules over it."""
-    return ruled(open_source(settings.source, split=settings.split, fields="all"), settings)
+    return ruled(open_path(settings.source, settings.split, settings.episode_length), settings)
 
 
 def ruled(opened: EpisodeSource, settings: ImportSettings) -> EpisodeSource:

@@ -246,6 +246,37 @@ def test_import_writes_of_files_of_arrays(run, tmp_path):
     assert [frames["reward"] for frames in steps_of(tmp_path / "new")] == [[0.0, 1.0], [2.0, 3.0]]
 
 
+@pytest.mark.parametrize("ending", ["npz", "hdf5"])
+def test_arrays_without_flags_are_cut_by_length(run, tmp_path, ending):
+    arrays = {
+        "observations": np.arange(12, dtype=np.float32).reshape(6, 2),
+        "actions": np.arange(6),
+        "rewards": np.arange(6, dtype=np.float32),
+        "terminals": np.zeros([6], bool),
+    }
+    path = tmp_path / f"flat.{ending}"
+    if ending == "npz":
+        np.savez(path, **arrays)
+    else:
+        h5py = pytest.importorskip("h5py")
+        with h5py.File(path, "w") as file:
+            for name, column in arrays.items():
+                file[name] = column
+    refused = run("validate", path)
+    assert refused.exit_code == 2
+    assert refused.stderr.rstrip().endswith("; on the command line: --episode-length 1000.")
+    assert "2 episodes, 6 steps, 4 transitions" in run("validate", path, "--episode-length", 3).stdout
+    result = run("import", path, tmp_path / "new", "--episode-length", 3)
+    assert result.exit_code == 0, result.stderr
+    assert [frames["reward"] for frames in steps_of(tmp_path / "new")] == [[0.0, 1.0], [3.0, 4.0]]
+
+
+def test_a_length_is_for_arrays_only(run, folder):
+    result = run("validate", folder, "--episode-length", 3)
+    assert result.exit_code == 2
+    assert "--episode-length is for HDF5 and NPZ files of flat arrays" in result.stderr
+
+
 def test_import_takes_splits_limits_and_shards(run, folder, tmp_path):
     result = run(
         "import",
