@@ -2,7 +2,8 @@
 
 A reading is one view: what the buffer held when it began. What is evicted before its turn is left out, counted in
 `stats().skipped` and logged; what is added meanwhile does not come. Frames are read a block or an episode at a time
-with the writer's lock held, so that none is torn.
+with the writer's lock held, so that none is torn. A table on a server has no such view: what leaves it while it is
+read may be missing, what comes may be there, and the log tells how much came.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ _BLOCK_FRAMES = 4096
 
 _logger = logging.getLogger(__name__)
 
+_Tell = Callable[[str], None]
+
 
 class HeldEpisode(NamedTuple):
     """Frames of one episode that follow each other, as far as they are held.
@@ -58,6 +61,9 @@ class HeldEpisode(NamedTuple):
     metadata: Mapping[str, Any] = types.MappingProxyType({})
 
 
+_Reader = Callable[[Any, np.random.Generator | None, _Tell], Iterator[HeldEpisode]]
+
+
 class _Runs(NamedTuple):
     """Frames of a ring that follow each other in an episode, `[E]` each: the first's id, how many, and the ends."""
 
@@ -67,7 +73,9 @@ class _Runs(NamedTuple):
     ends: Array
 
 
-def held_episodes(buffer: ReplayBuffer, seed: int | None = None) -> Iterator[HeldEpisode]:
+def held_episodes(
+    buffer: ReplayBuffer, seed: int | None = None, tell: Callable[[str], None] | None = None
+) -> Iterator[HeldEpisode]:
     """What a buffer holds, episode by episode; nothing is taken out of it, and it may be written meanwhile.
 
     The oldest comes first, stream after stream. Frames that were deleted are not given, and part what they lay in.
@@ -78,6 +86,7 @@ def held_episodes(buffer: ReplayBuffer, seed: int | None = None) -> Iterator[Hel
     Args:
       buffer: one of this package, but for one of many agents: read its `buffer_of(policy)`.
       seed: of the order; None: the buffer's own.
+      tell: called with what the log is told as well: what was lost while it was read.
 
     Raises:
       TypeError: `buffer` is none of these.
@@ -91,12 +100,18 @@ def held_episodes(buffer: ReplayBuffer, seed: int | None = None) -> Iterator[Hel
     >>> [(run.items.tolist(), run.begins, run.ends) for run in held_episodes(buffer)]
     [([11], False, True), ([20, 21], True, False)]
     """
+
+    def tell_all(text: str) -> None:
+        _logger.warning("%s.", text)
+        if tell is not None:
+            tell(text)
+
     reader = reader_of(buffer)
-    return reader(buffer, None if seed is None else np.random.default_rng(seed))
+    return reader(buffer, None if seed is None else np.random.default_rng(seed), tell_all)
 
 
-def reader_of(buffer: Any) -> Callable[[Any, np.random.Generator | None], Iterator[HeldEpisode]]:
-    """What reads buffers of this one's class: `(buffer, rng) -> episodes`.
+def reader_of(buffer: Any) -> _Reader:
+    """What reads buffers of this one's class: `(buffer, rng, tell) -> episodes`.
 
     Raises:
       TypeError: nothing does.
@@ -128,7 +143,7 @@ def held_metadata(buffer: EpisodicReplayBuffer) -> list[Mapping[str, Any]]:
         return [dict(table.metadata(episode)) for episode in table.ids().tolist() if table.length(episode)]
 
 
-def _of_ring(buffer: RingReplayBuffer, rng: np.random.Generator | None) -> Iterator[HeldEpisode]:
+def _of_ring(buffer: RingReplayBuffer, rng: np.random.Generator | None, tell: _Tell) -> Iterator[HeldEpisode]:
     ring, streams, num_lost = buffer._ring, buffer.batch_size, 0
     with buffer._lock:
         buffer._check_open()
@@ -156,14 +171,14 @@ def _of_ring(buffer: RingReplayBuffer, rng: np.random.Generator | None) -> Itera
                     buffer._spec.pack([array[rows] for array in arrays]), ids[rows], begins, bool(runs.ends[run])
                 )
         del arrays  # before the next ones are read
-    _tell_lost(buffer._usage, num_lost)
+    _tell_lost(buffer._usage, num_lost, tell)
 
 
-def _of_rollout(buffer: RolloutBuffer, rng: np.random.Generator | None) -> Iterator[HeldEpisode]:
-    return _of_ring(buffer._frames, rng)
+def _of_rollout(buffer: RolloutBuffer, rng: np.random.Generator | None, tell: _Tell) -> Iterator[HeldEpisode]:
+    return _of_ring(buffer._frames, rng, tell)
 
 
-def _of_episodes(buffer: EpisodicReplayBuffer, rng: np.random.Generator | None) -> Iterator[HeldEpisode]:
+def _of_episodes(buffer: EpisodicReplayBuffer, rng: np.random.Generator | None, tell: _Tell) -> Iterator[HeldEpisode]:
     table, num_lost = buffer._table, 0
     with buffer._lock:
         buffer._check_open()
@@ -184,10 +199,10 @@ def _of_episodes(buffer: EpisodicReplayBuffer, rng: np.random.Generator | None) 
         ids = frame_id(episode) + np.arange(length)
         yield HeldEpisode(buffer._spec.pack(arrays), ids, True, bool(states[index] & FINISHED), metadata=metadata)
         del arrays  # before the next ones are read
-    _tell_lost(buffer._usage, num_lost)
+    _tell_lost(buffer._usage, num_lost, tell)
 
 
-def _of_reservoir(buffer: ReservoirReplayBuffer, rng: np.random.Generator | None) -> Iterator[HeldEpisode]:
+def _of_reservoir(buffer: ReservoirReplayBuffer, rng: np.random.Generator | None, tell: _Tell) -> Iterator[HeldEpisode]:
     num_lost = 0
     with buffer._lock:
         buffer._check_open()
@@ -205,14 +220,20 @@ def _of_reservoir(buffer: ReservoirReplayBuffer, rng: np.random.Generator | None
         if held.any():
             arrays = [tensor.numpy() for tensor in buffer._storage.to_tensors(leaves)]
             yield HeldEpisode(buffer._spec.pack(arrays), ids[held], False, False, in_order=False)
-    _tell_lost(buffer._usage, num_lost)
+    _tell_lost(buffer._usage, num_lost, tell)
 
 
-def _of_table(buffer: ServedBuffer, rng: np.random.Generator | None) -> Iterator[HeldEpisode]:
+def _of_table(buffer: ServedBuffer, rng: np.random.Generator | None, tell: _Tell) -> Iterator[HeldEpisode]:
     buffer._check_open()
     before = _num_inserted(buffer)
     frames = buffer._scan()
-    is_still = _num_inserted(buffer) == before
+    num_added = _num_inserted(buffer) - before
+    is_still = num_added == 0
+    if not is_still:
+        tell(
+            f"{num_added:,} items were added to table {buffer._table.name!r} while it was read: what left it meanwhile "
+            "may be missing, and what came may be there"
+        )
     layout, kind = buffer._id_layout(), buffer._table.kind
     if isinstance(kind, WholeEpisodes):
         starts, stops = frames.items.starts, frames.items.starts + frames.items.num_after
@@ -291,13 +312,13 @@ def _blocks(lengths: Array, spec: DataSpec) -> Iterator[slice]:
         start, done = stop, int(stops[stop - 1])
 
 
-def _tell_lost(usage: Any, num: int) -> None:
+def _tell_lost(usage: Any, num: int, tell: _Tell) -> None:
     if num:
         usage.count_skipped(num)
-        _logger.warning("%d frames were evicted before their episodes were read; left out.", num)
+        tell(f"{num:,} frames were evicted before their episodes were read; left out")
 
 
-_READERS: Mapping[type, Callable[[Any, np.random.Generator | None], Iterator[HeldEpisode]]] = types.MappingProxyType(
+_READERS: Mapping[type, _Reader] = types.MappingProxyType(
     {
         RingReplayBuffer: _of_ring,
         RolloutBuffer: _of_rollout,

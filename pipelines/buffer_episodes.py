@@ -45,8 +45,10 @@ def buffer_source(
 
     Nothing is taken out of the buffer, and it may be filled and drawn from meanwhile: each `read` gives what was held
     when it began, frames of one episode only together. What is evicted before its turn is left out, counted in the
-    buffer's `stats().skipped` and logged. Only the episode at hand and a few MB are in memory, but for tables on a
-    server, which are read as a whole (they must be scannable; their samplers and limiters do not notice).
+    buffer's `stats().skipped`, logged, and in the report of `write_rlds`. Only the episode at hand and a few MB are in
+    memory. A table on a server is read as a whole (it must be scannable; its sampler and limiter do not notice), and
+    while others write to it, it has no one view: what leaves it before its turn is missing, what comes may be there;
+    the log and the report tell how much came.
 
     Episode metadata always has `partial`, True where the beginning was evicted or never stored (then `is_first` is
     False throughout) or where the episode goes on or its final observation is missing (then `is_last` is False
@@ -108,8 +110,11 @@ def buffer_source(
     if agents != [""]:
         metadata_spec[AGENT_ID] = tf.TensorSpec([], tf.string)
 
+    told: list[str] = []
+
     def read(seed: int | None) -> Iterator[RawEpisode]:
         numbers = itertools.count()
+        told.clear()
 
         def raw_episodes(part: _Part, held: HeldEpisode) -> Iterator[RawEpisode]:
             own = _kept_metadata(held, kept)
@@ -124,12 +129,16 @@ def buffer_source(
 
         # Without a variable that would keep an episode while the next one is read.
         return itertools.chain.from_iterable(
-            itertools.chain.from_iterable(map(functools.partial(raw_episodes, part), held_episodes(part.buffer, seed)))
+            itertools.chain.from_iterable(
+                map(functools.partial(raw_episodes, part), held_episodes(part.buffer, seed, told.append))
+            )
             for part in parts
             if set(part.specs) & set(chosen)
         )
 
-    return EpisodeSource(name or _name_of(buffer), step_spec, read, metadata_spec=metadata_spec)
+    return EpisodeSource(
+        name or _name_of(buffer), step_spec, read, metadata_spec=metadata_spec, told=lambda: tuple(told)
+    )
 
 
 def _found_in(life: HeldEpisode, steps: FramesToSteps) -> Iterator[FoundSteps]:

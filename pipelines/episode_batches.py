@@ -18,6 +18,7 @@ from replayfeed.buffers.nests import Array, Nest, lists_to_tuples
 from replayfeed.buffers.ring_dataset import one_at_a_time, with_live_options
 from replayfeed.buffers.windows import Window
 
+from .ends_at_exit import EndsAtExit
 from .episode_blocks import StreamField
 from .episode_order import Taken
 
@@ -119,7 +120,7 @@ def stream_dataset(
         items = tf.nest.map_structure(lambda leaf: leaf[:num_after], items)
         return items, info._replace(ids=info.ids[:num_after], mask=info.mask[:num_after])
 
-    dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
+    dataset = tf.data.Dataset.from_generator(lambda: EndsAtExit(generate()), output_signature=signature)
     if is_endless:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     dataset = one_at_a_time(dataset, pack)

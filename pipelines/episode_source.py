@@ -7,6 +7,7 @@ checking and writing take one, and know nothing of where it reads.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -66,6 +67,7 @@ class EpisodeSource:
       metadata_spec: specs of the episode's own fields.
       is_d4rl: made by TFDS's D4RL builders, whose episode ends lack an observation.
       notes: what else a reader of a load report has to know of the source.
+      told: what the latest reading had to tell; nothing of most sources.
 
     >>> import numpy as np
     >>> steps = {"observation": np.arange(3), "is_terminal": np.array([False, False, True])}
@@ -83,6 +85,7 @@ class EpisodeSource:
     metadata_spec: Mapping[str, Nest] = dataclasses.field(default_factory=dict)
     is_d4rl: bool = False
     notes: tuple[str, ...] = ()
+    told: Callable[[], tuple[str, ...]] = tuple
 
 
 def raw_episodes(
@@ -109,6 +112,20 @@ def raw_episodes(
             id=episode[EPISODE_ID].numpy().decode() if EPISODE_ID in episode else "",
             place=index,
         )
+
+
+def reason_of(error: tf.errors.OpError) -> str:
+    """What went wrong in a graph, without the names of its nodes.
+
+    >>> reason_of(tf.errors.DataLossError(None, None, "{{function_node next}} truncated record at 216' failed"))
+    "truncated record at 216' failed"
+    >>> reason_of(tf.errors.InvalidArgumentError(None, None, "assertion failed: [too long] [Condition x <= y]"))
+    'too long'
+    """
+    asserted = re.search(r"assertion failed: \[(.*?)\] \[", error.message, re.DOTALL)
+    if asserted:
+        return asserted.group(1).replace("\\'", "'")
+    return re.sub(r"^\{\{.*?\}\} ", "", error.message.splitlines()[0])
 
 
 def _to_numpy(nest: Nest) -> Nest:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -13,8 +12,9 @@ import tensorflow as tf
 from replayfeed.buffers import Window
 from replayfeed.buffers.nests import Nest
 
+from .ends_at_exit import EndsAtExit
 from .episode_conversion import Conversion
-from .episode_source import EpisodeSource, RawEpisode
+from .episode_source import EpisodeSource, RawEpisode, reason_of
 from .episode_windows import windows_dataset
 from .layouts import Layout, to_steps
 from .load_options import LoadOptions
@@ -235,7 +235,7 @@ class Episodes:
         episode_spec = tf.nest.map_structure(
             lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), self.element_spec
         )
-        return tf.data.Dataset.from_generator(lambda: iter(self), output_signature=episode_spec)
+        return tf.data.Dataset.from_generator(lambda: EndsAtExit(iter(self)), output_signature=episode_spec)
 
 
 class EpisodePass:
@@ -309,13 +309,13 @@ class EpisodePass:
                 if self._options.on_bad_episode == "error":
                     raise ValueError(
                         f"{self._source.name}: the record after {num_read} others is damaged, as where a recording was "
-                        f"broken off: {_told(error)}; on_bad_episode='skip' and 'repair' end there."
+                        f"broken off: {reason_of(error)}; on_bad_episode='skip' and 'repair' end there."
                     ) from error
                 self._dropped.add("in a damaged record, and whatever comes after it", str(num_read))
                 return
             except tf.errors.OpError as error:
                 raise ValueError(
-                    f"{self._source.name}: the episode after {num_read} others cannot be read: {_told(error)}"
+                    f"{self._source.name}: the episode after {num_read} others cannot be read: {reason_of(error)}"
                 ) from error
             yield raw
             num_read += 1
@@ -352,6 +352,7 @@ class EpisodePass:
         spec: Mapping[str, Any] = self._source.step_spec
         is_trajectory = self._options.layout == "trajectory"
         yield from self._source.notes
+        yield from self._source.told()
         if self._source.not_loaded:
             yield f"step fields not loaded: {', '.join(self._source.not_loaded)}"
         for field, instead in (
@@ -373,11 +374,3 @@ class EpisodePass:
                 f"{self._truncations:,} truncated episodes of a D4RL file lack the observation after their last "
                 "action: that transition of each cannot be recovered"
             )
-
-
-def _told(error: tf.errors.OpError) -> str:
-    """What a failed assertion of a graph says, without the names of its nodes; of another error the first line."""
-    asserted = re.search(r"assertion failed: \[(.*?)\] \[", error.message, re.DOTALL)
-    if asserted:
-        return asserted.group(1).replace("\\'", "'")
-    return re.sub(r"^(\{\{.*?\}\} )+|( \[Op:\w+\].*)$", "", error.message.splitlines()[0])

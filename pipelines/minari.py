@@ -109,11 +109,14 @@ data/main_data.hdf5 in it.
     if not storage.episode_ids:
         raise ValueError(f"{name}: there is no episode in {str(folder)!r}.")
     with storage.open() as read_episode:
-        first = read_episode(storage.episode_ids[0])
+        first = _read_named(read_episode, name, storage.episode_ids[0])
     info_paths, not_loaded = _loaded_infos(first)
     step_spec = {**specs_of_columns(name, _columns(first, info_paths)), **FLAG_SPECS}
     check_step_spec(name, step_spec)
     own, notes = common_metadata(storage.own())
+    told = metadata.get("total_episodes")
+    if told is not None and int(told) != len(storage.episode_ids):
+        notes = (*notes, f"{_METADATA_FILE} tells of {told} episodes, the data are {len(storage.episode_ids)}")
 
     def read(seed: int | None) -> Iterator[RawEpisode]:
         num_episodes = len(storage.episode_ids)
@@ -121,7 +124,7 @@ data/main_data.hdf5 in it.
         with storage.open() as read_episode:
             for index in order.tolist():
                 episode_id = storage.episode_ids[index]
-                columns = _columns(read_episode(episode_id), info_paths)
+                columns = _columns(_read_named(read_episode, name, episode_id), info_paths)
                 check_columns(f"{name}, episode {index}", columns, step_spec)
                 yield RawEpisode(str(index), columns, metadata=own[index], id=f"{name}/{episode_id}", place=index)
 
@@ -134,6 +137,14 @@ data/main_data.hdf5 in it.
         metadata_spec=metadata_spec_of(own[0]),
         notes=notes,
     )
+
+
+def _read_named(read_episode: Callable[[int], _Episode], name: str, episode_id: int) -> _Episode:
+    """An episode, or an error that tells which one lacks a part."""
+    try:
+        return read_episode(episode_id)
+    except KeyError as error:
+        raise ValueError(f"{name}, episode {episode_id}: a part of it is missing: {error.args[0]}.") from error
 
 
 def is_minari(path_or_id: str | os.PathLike[str]) -> bool:

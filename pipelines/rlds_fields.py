@@ -135,7 +135,8 @@ class _Chosen:
         fields = wanted.fields
         self.name = name
         self.refused: list[str] = []
-        self.kept = wanted.kept
+        undecoded = [place for place, decoder in (wanted.decoders or {}).items() if decoder is False]
+        self.kept = (*wanted.kept, *undecoded)
         self._of_use = None if wanted.metadata is None else (*LOADED_FIELDS, *wanted.metadata)
         self.takes_all = isinstance(fields, str) and fields == "all"
         if isinstance(fields, str) and not self.takes_all:

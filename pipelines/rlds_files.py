@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from .ends_at_exit import EndsAtExit
 from .episode_source import INDEX, EpisodeSource, RawEpisode, raw_episodes
 from .rlds_fields import Choice
 from .rlds_folder import FeatureReader, import_tfds, num_shuffled
@@ -94,7 +95,7 @@ def _array_records(files: Sequence[str]) -> tf.data.Dataset:
             for index in range(len(records)):
                 yield records[index]
 
-    return tf.data.Dataset.from_generator(generate, output_signature=tf.TensorSpec([], tf.string))
+    return tf.data.Dataset.from_generator(lambda: EndsAtExit(generate()), output_signature=tf.TensorSpec([], tf.string))
 
 
 def _is_array_record(file: str) -> bool:

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from replayfeed.buffers.nests import Nest, field_path
 
+from .ends_at_exit import EndsAtExit
 from .episode_source import EPISODE_ID, INDEX, METADATA, EpisodeSource, RawEpisode, raw_episodes
 from .rlds_decode import ColumnDecoder, decode_value, features_by_place
 from .rlds_fields import Choice, FieldPlan, plan_fields
@@ -257,7 +258,7 @@ def _array_record_reader(
                 yield first_of_file[file] + number, f"{file}__{number}", records[row]
 
         numbered = tf.data.Dataset.from_generator(
-            generate,
+            lambda: EndsAtExit(generate()),
             output_signature=(tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.string)),
         )
         parsed = numbered.map(parse, num_parallel_calls=_PARALLEL_EPISODES, deterministic=True)

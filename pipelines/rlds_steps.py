@@ -248,7 +248,7 @@ def ends_in_zeros(steps: Steps) -> bool:
     """
     if not steps.is_terminal:
         return False
-    final = [leaf[-1] for leaf in tf.nest.flatten(steps.observation)]
+    final = [leaf[-1:] for leaf in tf.nest.flatten(steps.observation)]
     return sum(leaf.size for leaf in final) > 1 and not any(leaf.any() for leaf in final)
 
 

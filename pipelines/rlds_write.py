@@ -153,7 +153,8 @@ def write_rlds(
     except BaseException:
         folder.discard()
         raise
-    return dataclasses.replace(report, seconds=time.perf_counter() - started)
+    told = (note for episode_source in sources.values() for note in episode_source.told())
+    return dataclasses.replace(report, notes=(*report.notes, *told), seconds=time.perf_counter() - started)
 
 
 # -- arguments ---------------------------------------------------------------------------------

@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, get_args
 
+import tensorflow as tf
 from tqdm import tqdm
 
-from .episode_source import RawEpisode
+from .episode_source import RawEpisode, reason_of
 from .rlds_examples import episode_flags, serialize_columns
 from .rlds_features import to_tfds_features
 from .rlds_folder import import_tfds
@@ -104,10 +105,18 @@ def write_episodes(
     """Writes each episode, holding one at a time.
 
     Raises:
-      ValueError: an episode does not match `fmt`; the message names it.
+      ValueError: an episode does not match `fmt`, or cannot be read; the message names it.
     """
     counts = Counts()
-    for episode in episodes:
+    while True:
+        try:
+            episode = next(episodes, None)
+        except tf.errors.OpError as error:
+            raise ValueError(
+                f"{source_name}: the episode after {counts.episodes} others cannot be read: {reason_of(error)}"
+            ) from error
+        if episode is None:
+            return counts
         try:
             record = serialize_columns(fmt, episode)
             counts += _count(episode, len(record))
@@ -119,7 +128,6 @@ def write_episodes(
         del record
         bar.update(1)
         bar.set_postfix_str(f"{counts.steps:,} steps", refresh=False)
-    return counts
 
 
 def finish_dataset(

@@ -33,7 +33,7 @@ class NewFolder:
     Raises:
       ValueError: `path` is the address of another machine (`gs://...`).
       FileExistsError: something is at `path`, other than an empty folder, and may not be replaced:
-        `overwrite` is not set, or it is no TFDS dataset.
+        `overwrite` is not set, it is no TFDS dataset, or other files lie in its folder.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as parent:
@@ -109,10 +109,21 @@ class NewFolder:
             raise FileExistsError(
                 f"{path!r} holds a dataset already; give another path, or overwrite=True to replace all of it."
             )
+        foreign = sorted(name for name in os.listdir(path) if not _is_of_a_dataset(name))
+        if foreign:
+            raise FileExistsError(
+                f"{path!r} holds what is of no dataset, and would be lost: {', '.join(foreign[:5])}"
+                f"{', ...' if len(foreign) > 5 else ''}; move it, or give another path."
+            )
 
 
 def _is_dataset(path: str) -> bool:
     return os.path.isfile(os.path.join(path, INFO_FILE))
+
+
+def _is_of_a_dataset(name: str) -> bool:
+    own = (INFO_FILE, "features.json", "metadata.json")
+    return name in own or name.endswith(".labels.txt") or ".tfrecord" in name or ".array_record" in name
 
 
 def _remove_left_behind(parent: str, name: str) -> None:

@@ -1,5 +1,6 @@
 """What buffers hold as episodes: whole, evicted at the beginning, going on, of several streams, on a server."""
 
+import dataclasses
 import logging
 import threading
 
@@ -419,6 +420,23 @@ def test_what_is_evicted_meanwhile_is_left_out_counted_and_never_mixed(caplog):
         assert [told_large(episode) for episode in reading] == [([21, 22], True)]
     assert buffer.stats().skipped == 3
     assert "3 frames were evicted before their episodes were read; left out." in caplog.text
+
+
+def test_what_was_lost_while_it_was_read_is_in_the_report_of_a_write(tmp_path):
+    buffer = TFUniformReplayBuffer(LARGE, 1, 6)
+    for first in (0, 10, 20):
+        add_large(buffer, first, 2)
+    source = buffer_source(buffer)
+
+    def read(seed):
+        for index, episode in enumerate(source.read(seed)):
+            if index == 0:
+                add_large(buffer, 30, 5)
+            yield episode
+
+    report = write_rlds(dataclasses.replace(source, read=read), tmp_path / "data", name="mine", progress=False)
+    assert report.notes == ("3 frames were evicted before their episodes were read; left out",)
+    assert write_rlds(source, tmp_path / "again", name="mine", progress=False).notes == ()
 
 
 def test_whole_episodes_that_are_evicted_meanwhile_are_left_out_and_growing_ones_stay_as_they_were():

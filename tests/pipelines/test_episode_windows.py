@@ -681,3 +681,17 @@ def test_a_pass_that_finds_no_window_says_that_it_reads_on(caplog):
     with pytest.raises(tf.errors.InvalidArgumentError, match="no window of 8 frames in 300 episodes"):
         next(iter(load_rlds(dataset, layout="transition").as_dataset(4, 8, shuffle_frames=100)))
     assert "no window of 8 frames in 50 episodes, the longest of 2 frames; reading on" in caplog.text
+
+
+@pytest.mark.parametrize("round_", range(3))
+def test_a_process_ends_although_an_iterator_still_reads_ahead(run_python, round_):
+    code = """
+import numpy as np, tensorflow as tf
+from replayfeed.pipelines import load_rlds
+steps = {"observation": np.arange(6), "is_terminal": np.arange(6) == 5}
+endless = tf.data.Dataset.from_tensors({"steps": steps}).repeat()
+iterator = iter(load_rlds(endless, layout="transition").as_dataset(4, 2, shuffle_frames=10))
+next(iterator)
+print("the end")
+"""
+    assert run_python(code).strip() == "the end"

@@ -172,3 +172,11 @@ def test_what_the_loader_decides_by_other_means_takes_no_rule():
         load_rlds(steps_dataset(reward=np.arange(3)), layout="step", fields={"reward": Cast("float64")})
     with pytest.raises(ValueError, match="have no 'is_terminal'.* If fields= leaves it out, let it in"):
         load_rlds(steps_dataset(), layout="step", fields={"is_terminal": Drop()})
+
+
+@pytest.mark.parametrize("layout", ["step", "transition"])
+def test_strings_in_the_observation_of_a_terminal_episode_are_kept(layout):
+    words = np.array([b"up", b"", b"down"])
+    dataset = steps_dataset(observation={"words": words, "speed": np.zeros([3, 2])})
+    (frames,) = load_rlds(dataset, layout=layout, fields={"observation/words": Keep()})
+    assert frames["observation"]["words"][:2].tolist() == [b"up", b""]

@@ -549,6 +549,24 @@ def test_a_folder_that_is_no_dataset_is_never_replaced(tmp_path, overwrite):
     assert os.listdir(tmp_path) == ["thesis.txt"]
 
 
+def test_files_that_lie_in_a_dataset_s_folder_are_not_lost_with_it(tmp_path):
+    _write(_source(_columns(2)), tmp_path / "data")
+    (tmp_path / "data" / "notes.txt").write_text("years of work")
+    with pytest.raises(FileExistsError, match="holds what is of no dataset, and would be lost: notes.txt; move it"):
+        _write(_source(_columns(3)), tmp_path / "data", overwrite=True)
+    assert _observations(tmp_path / "data") == [[0, 1]]
+    assert (tmp_path / "data" / "notes.txt").read_text() == "years of work"
+
+
+def test_a_damaged_folder_is_named_with_how_far_it_was_read(tmp_path):
+    _write(_source(_columns(2), _columns(3)), tmp_path / "data")
+    (file,) = (tmp_path / "data").glob("*tfrecord*")
+    file.write_bytes(file.read_bytes()[:-5])
+    with pytest.raises(ValueError, match="mine: the episode after 1 others cannot be read: truncated record at"):
+        _write(tmp_path / "data", tmp_path / "copy")
+    assert os.listdir(tmp_path) == ["data"]
+
+
 def test_an_empty_folder_and_folders_that_are_missing_are_no_obstacle(tmp_path):
     (tmp_path / "empty").mkdir()
     _write(_source(_columns(2)), tmp_path / "empty")
