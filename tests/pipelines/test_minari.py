@@ -361,3 +361,18 @@ def test_a_space_of_sequences_is_refused_by_name(datasets):
         ValueError, match="step field 'observation' is of dtype object; numbers and strings can be read"
     ):
         minari_source(dataset_id)
+
+
+def test_an_episode_that_lacks_a_part_is_named_and_a_wrong_count_is_told(datasets, tmp_path):
+    episodes = [_episode(0, 3, terminal=True), _episode(1, 2, terminal=False)]
+    _write("broken/hdf5-v0", episodes, "hdf5", _BOX, _DISCRETE)
+    folder = tmp_path / "broken-v0"
+    shutil.copytree(datasets / "broken" / "hdf5-v0", folder)
+    with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
+        del file["episode_1/truncations"]
+    metadata = json.loads((folder / "data" / "metadata.json").read_text())
+    (folder / "data" / "metadata.json").write_text(json.dumps({**metadata, "total_episodes": 6}))
+    source = minari_source(folder)
+    assert source.notes[-1] == "metadata.json tells of 6 episodes, the data are 2"
+    with pytest.raises(ValueError, match="broken/hdf5-v0, episode 1: a part of it is missing: .*truncations"):
+        list(source.read(None))
