@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .nests import Array
-from .reverb_layout import PackedLayout
+from .reverb_layout import PackedLayout, StepPacker
 from .spec import DataSpec
 
 _Key = tuple[bool, tuple[str, ...]]
@@ -84,3 +84,16 @@ class SharedColumns:
             packed = layout.pack([leaves[index] for index in wanted], ids, is_final)
             columns += [packed[number] for number in new]
         return columns
+
+    def pack_steps(self, leaves: Sequence[Array]) -> StepPacker:
+        """What gives the columns `[B, bytes]` of each step of leaves `[B, T, ...]`."""
+        parts = [(layout.pack_steps([leaves[index] for index in wanted]), new) for layout, wanted, new in self._packed]
+
+        def pack_step(t: int, ids: Array, is_final: Array | None) -> list[Array]:
+            columns: list[Array] = []
+            for pack, new in parts:
+                packed = pack(t, ids, is_final)
+                columns += [packed[number] for number in new]
+            return columns
+
+        return pack_step

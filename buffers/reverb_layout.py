@@ -14,7 +14,7 @@ Letters: `B` batch, `T` time.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,10 @@ _RECORD = "replayfeed_record"
 _LARGE_FIELD_BYTES = 1024
 _ID_BYTES = 8
 _FORMAT_VERSION = 2
+
+
+StepPacker = Callable[[int, Array, Array | None], list[Array]]
+"""From a step's place, its ids `[B]` and flags `[B]` (None: all False) to its columns `[B, bytes]`."""
 
 
 class PackedLayout:
@@ -110,6 +114,27 @@ class PackedLayout:
             columns.append(np.ascontiguousarray(leaves[index]).reshape(num_frames, -1).view(np.uint8))
         return columns
 
+    def pack_steps(self, leaves: Sequence[Array]) -> StepPacker:
+        """What gives the columns `[B, bytes]` of each step of leaves `[B, T, ...]`; records are packed all at once."""
+        num_rows, num_steps = leaves[0].shape[:2]
+        records = np.zeros([num_steps, num_rows], self._record_dtype)
+        for index, name, is_bfloat16 in self._names:
+            leaf = leaves[index].swapaxes(0, 1)
+            records[name] = leaf.view(np.uint16) if is_bfloat16 else leaf
+        bytes_of_records = records.view(np.uint8).reshape(num_steps, num_rows, -1)
+
+        def pack_step(t: int, ids: Array, is_final: Array | None) -> list[Array]:
+            record = records[t]
+            record["id"] = ids
+            if is_final is not None:
+                record["is_final"] = is_final
+            columns = [bytes_of_records[t]]
+            for index in self._large:
+                columns.append(np.ascontiguousarray(leaves[index][:, t]).reshape(num_rows, -1).view(np.uint8))
+            return columns
+
+        return pack_step
+
     def unpack(
         self, columns: Sequence[tf.Tensor], outer: Sequence[int | tf.Tensor]
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
@@ -190,6 +215,10 @@ class PlainLayout:
         """The leaves themselves: a plain table has no place for ids and flags."""
         del ids, is_final
         return list(leaves)
+
+    def pack_steps(self, leaves: Sequence[Array]) -> StepPacker:
+        """What gives each step of leaves `[B, T, ...]`."""
+        return lambda t, ids, is_final: [leaf[:, t] for leaf in leaves]
 
     def unpack(
         self, columns: Sequence[tf.Tensor], outer: Sequence[int | tf.Tensor]

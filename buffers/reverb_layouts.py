@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from .agent_frames import AgentFrame, JointFrame, agent_frame_spec
 from .nests import Array, Nest
-from .reverb_layout import PackedLayout, PlainLayout, dataset_types_of, signature_of
+from .reverb_layout import PackedLayout, PlainLayout, StepPacker, dataset_types_of, signature_of
 from .spec import DataSpec
 
 
@@ -82,6 +82,14 @@ class JointLayout:
 
     def pack(self, leaves: Sequence[Array], ids: Array, is_final: Array | None) -> list[Array]:
         """Refuses: who writes moments writes cells of agents, and says who is absent.
+
+        Raises:
+          TypeError: always.
+        """
+        raise TypeError("moments are not packed as one: ReverbAgentTables writes the frames of each agent.")
+
+    def pack_steps(self, leaves: Sequence[Array]) -> StepPacker:
+        """Refuses, as `pack` does.
 
         Raises:
           TypeError: always.

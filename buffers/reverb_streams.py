@@ -11,7 +11,7 @@ from .base import WaitTimeoutError
 from .episode_ends import EpisodeMarks, EpisodeRule
 from .nests import Array
 from .priorities import check_priorities
-from .reverb_layout import NO_ID
+from .reverb_layout import NO_ID, StepPacker
 from .reverb_open_writer import OpenWriter
 from .reverb_targets import TableItems
 from .reverb_writer import ItemWriter
@@ -26,6 +26,9 @@ class ColumnLayout(Protocol):
 
     def pack(self, leaves: Sequence[Array], ids: Array, is_final: Array | None) -> list[Array]:
         """Columns `[N, ...]` for leaves `[N, ...]`, ids `[N]` and flags `[N]`."""
+
+    def pack_steps(self, leaves: Sequence[Array]) -> StepPacker:
+        """What gives the columns `[B, bytes]` of each step of leaves `[B, T, ...]`."""
 
 
 class StreamWriter:
@@ -246,7 +249,8 @@ class StreamWriter:
                 writer = self.own.open()
                 begins, ends = (None if flags is None else flags[:, None] for flags in marks[:2])
                 writer.check_room(begins, ends, 1, streams)
-                ids = self._write(writer, leaves, marks, checked, streams)
+                ids = writer.claim_ids(marks, streams)
+                writer.write(self._layout.pack(leaves, ids, marks.final), marks, checked, streams)
                 num_written = 1
                 writer.sender.raise_late()
         except WaitTimeoutError as error:
@@ -255,7 +259,7 @@ class StreamWriter:
         except BaseException as error:
             self._cut_if_interrupted(error, num_written, 1, streams)
             raise
-        return ids
+        return self._told_ids(ids)
 
     def add_steps(
         self, leaves: list[Array], num_steps: int, end_of_episode: Any, priorities: Any, streams: Array | None = None
@@ -279,10 +283,12 @@ class StreamWriter:
             with self.own.lock:
                 writer = self.own.open()
                 writer.check_room(marks.begins, marks.ends, num_steps, streams)
+                pack_step = self._layout.pack_steps(leaves)
                 for t in range(num_steps):
                     step = EpisodeMarks(*(None if flags is None else flags[:, t] for flags in marks))
                     now = [None if given is None else given[:, t] for given in checked]
-                    ids[:, t] = self._write(writer, [leaf[:, t] for leaf in leaves], step, now, streams)
+                    ids[:, t] = claimed = writer.claim_ids(step, streams)
+                    writer.write(pack_step(t, claimed, step.final), step, now, streams)
                     num_written = t + 1
                     writer.sender.raise_late()
         except WaitTimeoutError as error:
@@ -290,7 +296,11 @@ class StreamWriter:
         except BaseException as error:
             self._cut_if_interrupted(error, num_written, num_steps, streams)
             raise
-        return ids
+        return self._told_ids(ids)
+
+    def _told_ids(self, ids: Array) -> Array:
+        """The ids, where the table keeps them."""
+        return ids if self._layout.has_ids else np.full_like(ids, NO_ID)
 
     def _num_rows(self, streams: Array | None) -> int:
         return self._batch_size if streams is None else len(streams)
@@ -337,18 +347,6 @@ class StreamWriter:
         if table in self._check_given:
             self._check_given[table](given)
         return given
-
-    def _write(
-        self,
-        writer: ItemWriter,
-        leaves: Sequence[Array],
-        marks: EpisodeMarks,
-        priorities: Sequence[Array | None],
-        streams: Array | None,
-    ) -> Array:
-        ids = writer.claim_ids(marks, streams)
-        writer.write(self._layout.pack(leaves, ids, marks.final), marks, priorities, streams)
-        return ids if self._layout.has_ids else np.full_like(ids, NO_ID)
 
 
 def _told(error: WaitTimeoutError, num_written: int, num_steps: int) -> WaitTimeoutError:
