@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
-
-from tqdm import tqdm
 
 from replayfeed.buffers import ReplayBuffer, ReverbTableGroup, WaitTimeoutError
 
@@ -19,6 +16,7 @@ from .fill_journal import Journal, open_journal
 from .fill_limiter import InsertWatch, num_added
 from .fill_routes import Route, route_into
 from .load_report import LoadReport
+from .progress_bar import progress_bar
 
 # With a journal: so often the buffer is asked to confirm what was written, whichever comes first.
 _CONFIRM_EPISODES = 64
@@ -119,7 +117,10 @@ the buffer logs how many, and this report counts them all the same |
         route.end_streams()
         run = episodes.start_pass()
         # Closed here: what interrupts this loop is to find the journal open.
-        with _progress_bar(progress, episodes) as bar, contextlib.closing(load.run(run)) as loading:
+        with (
+            progress_bar(f"fill from {episodes.name}", episodes.num_episodes, progress=progress) as bar,
+            contextlib.closing(load.run(run)) as loading,
+        ):
             for num_read in loading:
                 bar.update(num_read)
                 bar.set_postfix_str(f"{load.frames:,} frames", refresh=False)
@@ -223,16 +224,3 @@ def _about(buffer: ReplayBuffer | ReverbTableGroup, episodes: Episodes) -> dict[
         "buffer": type(buffer).__name__,
         "stores": str(buffer.data_spec),
     }
-
-
-def _progress_bar(progress: bool, episodes: Episodes) -> tqdm:
-    to_terminal = sys.stderr.isatty()
-    return tqdm(
-        total=episodes.num_episodes,
-        desc=f"fill from {episodes.name}",
-        unit="episode",
-        disable=not progress,
-        # In a log each update is more text: none for a short load, few for a long one.
-        mininterval=0.1 if to_terminal else 5.0,
-        delay=0.0 if to_terminal else 1.0,
-    )

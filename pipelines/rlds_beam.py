@@ -15,7 +15,6 @@ import glob
 import json
 import os
 import shutil
-import sys
 import threading
 import time
 import uuid
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+from .progress_bar import progress_bar
 from .rlds_folder import import_tfds
 from .rlds_write import Writable, episode_source_of
 from .rlds_write_dataset import Counts, DatasetSettings, WrittenSplit, check_splits, finish_dataset, write_episodes
@@ -287,15 +287,7 @@ class _Progress:
 
     def __init__(self, folder: str, num_sources: int, name: str, progress: bool) -> None:
         self._done = os.path.join(glob.escape(folder), "source-*", _DONE)
-        to_terminal = sys.stderr.isatty()
-        self._bar = tqdm(
-            total=num_sources,
-            desc=f"write {name} on Beam",
-            unit="source",
-            disable=not progress,
-            mininterval=0.1 if to_terminal else 5.0,
-            delay=0.0 if to_terminal else 1.0,
-        )
+        self._bar = progress_bar(f"write {name} on Beam", num_sources, "source", progress=progress)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="beam-progress", daemon=True)
 

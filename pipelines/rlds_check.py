@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tqdm import tqdm
 
 from replayfeed.buffers.nests import field_path
 
 from .episode_source import EpisodeSource, RawEpisode
+from .progress_bar import progress_bar
 from .rlds_check_episodes import TRANSITION_FIELDS, EpisodeChecks, leaves_of
 from .rlds_check_findings import RldsFinding, finding, in_order
 from .rlds_check_report import LoadForecast, RldsReport
@@ -82,7 +81,8 @@ def validate_rlds(
     run = _Pass(opened, specs)
     started = time.perf_counter()
     is_complete = True
-    with _progress_bar(progress, opened, limit) as bar:
+    counts = [count for count in (opened.num_episodes, limit) if count is not None]
+    with progress_bar(f"check {opened.name}", min(counts, default=None), progress=progress) as bar:
         for raw in _named_errors(opened):
             if run.checks.num_episodes == limit:
                 is_complete = False
@@ -270,17 +270,3 @@ class _Forecast:
 
 def _varies(summary: FieldSummary) -> bool:
     return summary.kind != "number" or summary.shape is None or None in summary.shape
-
-
-def _progress_bar(progress: bool, source: EpisodeSource, limit: int | None) -> Any:
-    to_terminal = sys.stderr.isatty()
-    counts = [count for count in (source.num_episodes, limit) if count is not None]
-    return tqdm(
-        total=min(counts, default=None),
-        desc=f"check {source.name}",
-        unit="episode",
-        disable=not progress,
-        # In a log each update is more text: none for a short pass, few for a long one.
-        mininterval=0.1 if to_terminal else 5.0,
-        delay=0.0 if to_terminal else 1.0,
-    )

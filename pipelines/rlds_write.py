@@ -9,19 +9,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import sys
 import time
 from collections.abc import Mapping
 from typing import Union
 
 import tensorflow as tf
-from tqdm import tqdm
 
 from replayfeed.buffers import ReplayBuffer
 
 from .buffer_episodes import buffer_source
 from .episode_source import EpisodeSource
 from .episodes import Episodes
+from .progress_bar import progress_bar
 from .rlds_folder import import_tfds
 from .rlds_open import open_source
 from .rlds_write_dataset import DatasetSettings, WrittenSplit, check_splits, finish_dataset, write_episodes
@@ -139,7 +138,12 @@ def write_rlds(
                 num_shards=shards,
                 num_records=episode_source.num_episodes,
             )
-            with contextlib.closing(writer), _progress_bar(progress, episode_source, name) as bar:
+            with (
+                contextlib.closing(writer),
+                progress_bar(
+                    f"write {name} from {episode_source.name}", episode_source.num_episodes, progress=progress
+                ) as bar,
+            ):
                 counts = write_episodes(formats[-1], episode_source.name, episodes, writer, bar)
                 lengths = writer.finish()
             if not lengths:
@@ -207,16 +211,3 @@ def _told(field: FieldFormat | None) -> str:
     if field is None:
         return "no field"
     return f"{field.dtype} {[*[None] * field.num_sequences, *field.shape]}"
-
-
-def _progress_bar(progress: bool, source: EpisodeSource, name: str) -> tqdm:
-    to_terminal = sys.stderr.isatty()
-    return tqdm(
-        total=source.num_episodes,
-        desc=f"write {name} from {source.name}",
-        unit="episode",
-        disable=not progress,
-        # In a log each update is more text: none for a short write, few for a long one.
-        mininterval=0.1 if to_terminal else 5.0,
-        delay=0.0 if to_terminal else 1.0,
-    )
