@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -45,6 +45,13 @@ class _Group:
         return self.memory.array
 
 
+class WriteWatcher(Protocol):
+    """What is told of a write before it happens, as long as it looks on: a snapshot (`frame_snapshot.py`)."""
+
+    def before_write(self, rows: slice | Array) -> None:
+        """These rows are about to be written; may wait."""
+
+
 class FrameStorage:
     """`num_rows` rows, each one frame of the given fields.
 
@@ -56,6 +63,7 @@ class FrameStorage:
 
     def __init__(self, fields: Sequence[Field], num_rows: int, folder: str | os.PathLike[str] | None = None) -> None:
         self._folder = folder
+        self._watcher: WriteWatcher | None = None
         self._fields = tuple(fields)
         self._shapes = [field.shape for field in self._fields]
         self._stored = [np.dtype(_STORED_AS.get(field.dtype, field.dtype).as_numpy_dtype) for field in self._fields]
@@ -72,11 +80,15 @@ class FrameStorage:
 
     def write(self, rows: slice | Array, leaves: Sequence[Array]) -> None:
         """Copies `leaves` `[n, ...]` into `n` rows: a slice, or their numbers."""
+        if self._watcher is not None:
+            self._watcher.before_write(rows)
         for view, leaf in zip(self._views, leaves, strict=True):
             view[rows] = leaf
 
     def write_sequence(self, rows: slice, leaves: Sequence[Array], batch_size: int) -> None:
         """Copies `leaves` `[B, T, ...]` into `T * B` consecutive rows, all streams of a step side by side."""
+        if self._watcher is not None:
+            self._watcher.before_write(rows)
         for view, leaf in zip(self._views, leaves, strict=True):
             target = view[rows]
             if batch_size == 1:
@@ -98,6 +110,36 @@ class FrameStorage:
             for index, width, name in zip(group.fields, group.widths, group.parts.names or (), strict=True):
                 leaves[index].reshape(*outer, width).view(group.parts[name])[..., 0] = parts[name]
         return leaves
+
+    def watch(self, watcher: WriteWatcher | None) -> None:
+        """From now on `watcher` is told of each write; None: nobody is. The caller lets no other thread write."""
+        self._watcher = watcher
+
+    def copy_raw(self, rows: slice | Array) -> list[Array]:
+        """Fresh copies `[n, num_bytes of the field]` of these rows as raw bytes (uint8): a slice, or their numbers."""
+        leaves: list[Any] = [None] * len(self._fields)
+        for group in self._groups:
+            records = group.records[rows] if isinstance(rows, slice) else group.records.take(rows, axis=0)
+            if len(group.fields) == 1:
+                copied = records.copy() if isinstance(rows, slice) else records
+                leaves[group.fields[0]] = copied.view(np.uint8)
+                continue
+            parts = records.view(group.parts)[..., 0]
+            for index, name in zip(group.fields, group.parts.names or (), strict=True):
+                leaves[index] = np.ascontiguousarray(parts[name]).view(np.uint8).reshape(len(records), -1)
+        return leaves
+
+    def write_raw(self, rows: slice | Array, leaves: Sequence[Array]) -> None:
+        """Copies what `copy_raw` returned, uint8 `[n, num_bytes of the field]`, into `n` rows."""
+        if self._watcher is not None:
+            self._watcher.before_write(rows)
+        for group in self._groups:
+            if len(group.fields) == 1:
+                group.records.view(np.uint8)[rows] = leaves[group.fields[0]]
+                continue
+            parts = group.records.view(group.parts)[..., 0]
+            for index, name in zip(group.fields, group.parts.names or (), strict=True):
+                parts[name][rows] = leaves[index].view(group.parts[name])[..., 0]
 
     def to_tensors(self, leaves: Sequence[Array]) -> list[tf.Tensor]:
         """What `gather` returned, as eager tensors of the fields' own dtypes on the same memory."""
