@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from types import TracebackType
 
 import numpy as np
@@ -35,7 +36,7 @@ class FrameSnapshot:
 
     Args:
       storage: the frames' memory.
-      rows: which rows are wanted: slices, or int64 `[n]`.
+      rows: which rows are wanted: slices, and int64 `[n]`.
 
     >>> import tensorflow as tf
     >>> from replayfeed.buffers.spec import DataSpec
@@ -47,7 +48,7 @@ class FrameSnapshot:
     [5, 6, 7]
     """
 
-    def __init__(self, storage: FrameStorage, rows: list[slice] | list[Array]) -> None:
+    def __init__(self, storage: FrameStorage, rows: Sequence[slice | Array]) -> None:
         self._storage = storage
         self._changed = threading.Condition()
         self._state = np.zeros(storage.zero_row, np.uint8)
@@ -77,6 +78,17 @@ class FrameSnapshot:
                 self._changed.notify_all()
             self._state[rows] = _NOT_WANTED
         return leaves
+
+    def skip(self, rows: slice | Array) -> None:
+        """These rows are not wanted after all."""
+        with self._changed:
+            numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+            copied = numbers[self._state[numbers] == _COPIED]
+            for row in copied.tolist():
+                del self._copies[row]
+            self._copied_bytes -= len(copied) * self._storage.frame_bytes
+            self._state[rows] = _NOT_WANTED
+            self._changed.notify_all()
 
     def before_write(self, rows: slice | Array) -> None:
         """Copies what is in these rows, where it is wanted still; waits where copies take too much memory."""

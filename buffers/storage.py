@@ -80,15 +80,13 @@ class FrameStorage:
 
     def write(self, rows: slice | Array, leaves: Sequence[Array]) -> None:
         """Copies `leaves` `[n, ...]` into `n` rows: a slice, or their numbers."""
-        if self._watcher is not None:
-            self._watcher.before_write(rows)
+        self._tell_watcher(rows)
         for view, leaf in zip(self._views, leaves, strict=True):
             view[rows] = leaf
 
     def write_sequence(self, rows: slice, leaves: Sequence[Array], batch_size: int) -> None:
         """Copies `leaves` `[B, T, ...]` into `T * B` consecutive rows, all streams of a step side by side."""
-        if self._watcher is not None:
-            self._watcher.before_write(rows)
+        self._tell_watcher(rows)
         for view, leaf in zip(self._views, leaves, strict=True):
             target = view[rows]
             if batch_size == 1:
@@ -131,8 +129,7 @@ class FrameStorage:
 
     def write_raw(self, rows: slice | Array, leaves: Sequence[Array]) -> None:
         """Copies what `copy_raw` returned, uint8 `[n, num_bytes of the field]`, into `n` rows."""
-        if self._watcher is not None:
-            self._watcher.before_write(rows)
+        self._tell_watcher(rows)
         for group in self._groups:
             if len(group.fields) == 1:
                 group.records.view(np.uint8)[rows] = leaves[group.fields[0]]
@@ -178,6 +175,11 @@ class FrameStorage:
     def field_shapes(self) -> list[tuple[int, ...]]:
         """The shapes of a frame's fields."""
         return self._shapes
+
+    def _tell_watcher(self, rows: slice | Array) -> None:
+        watcher = self._watcher
+        if watcher is not None:
+            watcher.before_write(rows)
 
     def release(self) -> None:
         """Lets go of the memory; graphs that captured it keep it until they are gone themselves."""
