@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .agent_policies import AgentPolicies
-from .base import ReplayBuffer, check_count
+from .base import ReplayBuffer
 from .buffer_config import BufferConfig
+from .counts import check_count
 from .episodic import EpisodicReplayBuffer
 from .nests import Nest
 from .reservoir import ReservoirReplayBuffer

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import tensorflow as tf
 
+from .counts import check_count
 from .nests import Nest
 from .priorities import errors_of_rows
 from .stats import BufferStats
@@ -337,29 +338,3 @@ def join_samples(samples: Sequence[tuple[Items, BufferInfo]]) -> tuple[Items, Bu
         for name, parts in zip(infos[0]._fields, zip(*infos, strict=True), strict=True)
     }
     return join([items for items, _ in samples]), infos[0]._replace(**joined)
-
-
-def check_count(name: str, value: Any, *, optional: bool = False) -> None:
-    """Refuses a count that is no whole number of at least 1.
-
-    Raises:
-      TypeError: `value` is no int (a bool is none either).
-      ValueError: `value` is below 1.
-    """
-    if value is None and optional:
-        return
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int{' or None' if optional else ''}, got {value!r}.")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value!r}.")
-
-
-def check_parallel_calls(value: Any) -> None:
-    """Refuses a `num_parallel_calls` that is neither None, `tf.data.AUTOTUNE` nor a count.
-
-    Raises:
-      TypeError: `value` is no int.
-      ValueError: `value` is below 1.
-    """
-    if value != tf.data.AUTOTUNE:
-        check_count("num_parallel_calls", value, optional=True)

@@ -9,7 +9,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from .base import ReplayBuffer, check_count
+from .base import ReplayBuffer
+from .counts import check_count
 from .episode_ends import FinalFrame
 from .episodic import EpisodicReplayBuffer
 from .frame_priorities import Initial

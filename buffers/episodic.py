@@ -12,7 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from .adds import Adds
-from .base import BufferInfo, Ids, Items, ReplayBuffer, check_count
+from .base import BufferInfo, Ids, Items, ReplayBuffer
+from .counts import check_count
 from .episode_ends import EpisodeRule, FinalFrame
 from .episode_ids import EpisodeIds, Episodes
 from .episode_kinds import COMPLETED, FINISHED, FLAG_BITS, Draw, lengths_of

@@ -12,7 +12,7 @@ import logging
 import math
 from fractions import Fraction
 
-from .base import check_count
+from .counts import check_count
 from .rate_limiters import LimiterBounds, RateLimiter
 
 _logger = logging.getLogger(__name__)

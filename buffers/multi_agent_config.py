@@ -7,8 +7,8 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
-from .base import check_count
 from .buffer_config import BufferConfig
+from .counts import check_count
 from .multi_agent import Mode, MultiAgentReplayBuffer
 from .nests import Nest
 from .plain_settings import check_known, nearest, settings_of

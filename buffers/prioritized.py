@@ -10,7 +10,8 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from .base import BufferInfo, Items, check_count
+from .base import BufferInfo, Items
+from .counts import check_count
 from .episode_ends import FinalFrame
 from .frame_priorities import FramePriorities, Initial
 from .mass_index import MassIndex

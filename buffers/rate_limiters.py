@@ -18,7 +18,7 @@ import numbers
 import sys
 from typing import Any
 
-from .base import check_count
+from .counts import check_count
 
 UNBOUNDED = sys.float_info.max
 """What Reverb takes for no bound."""

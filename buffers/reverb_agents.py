@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from .agent_input import AgentChecker
 from .agent_policies import AgentPolicies
-from .base import Items, WaitTimeoutError, check_count
+from .base import Items, WaitTimeoutError
+from .counts import check_count
 from .episode_ends import EpisodeMarks, EpisodeRule
 from .nests import Array, Nest
 from .priorities import check_priorities

@@ -8,7 +8,7 @@ from typing import Any
 
 from .agent_frames import AgentFrame, JointFrame, agent_frame_spec, joint_frame_spec
 from .agent_policies import AgentPolicies
-from .base import check_count
+from .counts import check_count
 from .episode_ends import EpisodeRule
 from .nests import Nest
 from .reverb_items import ItemKind, kind_from

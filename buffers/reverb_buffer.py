@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 import numpy as np
 import tensorflow as tf
 
-from .base import BufferInfo, Items, check_count, check_parallel_calls
+from .base import BufferInfo, Items
+from .counts import check_count, check_parallel_calls
 from .episode_ends import EpisodeRule, FinalFrame
 from .item_selectors import Fifo, Remover, Sampler, Uniform
 from .nests import Array, Nest

@@ -10,7 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from .adds import Adds
-from .base import Ids, Items, check_count
+from .base import Ids, Items
+from .counts import check_count
 from .episode_ends import EpisodeRule, FinalFrame
 from .nests import Array, Nest
 from .rate_limiters import UNBOUNDED

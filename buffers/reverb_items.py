@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from .base import check_count
+from .counts import check_count
 from .windows import Window
 
 OverLong = Literal["error", "drop", "cut"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from .base import check_count
+from .counts import check_count
 from .rate_limiters import MinSize, RateLimiter
 from .reverb_table import ServedTable
 

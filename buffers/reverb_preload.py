@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import check_count
+from .counts import check_count
 from .episode_ends import EpisodeRule, FinalFrame
 from .nests import Array, Nest
 from .rate_limiters import MinSize, SampleToInsertRatio

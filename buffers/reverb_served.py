@@ -13,8 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from .adds import Adds
-from .base import BufferInfo, Ids, Items, ReplayBuffer, WaitTimeoutError, check_count
+from .base import BufferInfo, Ids, Items, ReplayBuffer, WaitTimeoutError
 from .callbacks import call_weakly
+from .counts import check_count
 from .episode_ends import EpisodeRule
 from .look_ahead import check_look_ahead
 from .nests import Array, Nest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .base import check_count
+from .counts import check_count
 from .windows import Window
 
 # Rows are counted in 32 bits.

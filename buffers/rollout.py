@@ -19,8 +19,9 @@ from .advantages import (
     n_step_advantages,
     next_values,
 )
-from .base import BufferInfo, Ids, Items, ReplayBuffer, check_count
+from .base import BufferInfo, Ids, Items, ReplayBuffer
 from .callbacks import call_weakly
+from .counts import check_count
 from .episode_ends import EpisodeRule, FinalFrame
 from .memory import check_capacity_fits
 from .nests import Array, Nest

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from .agent_frames import AgentFrame
-from .base import check_count
+from .counts import check_count
 from .item_selectors import Fifo, MaxHeap, MinHeap, Prioritized, Remover, Sampler, Selector, Uniform
 from .nests import Nest
 from .rate_limiters import MinSize, RateLimiter

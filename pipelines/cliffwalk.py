@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from replayfeed.buffers import ReplayBuffer
-from replayfeed.buffers.base import check_count
+from replayfeed.buffers.counts import check_count
 from replayfeed.buffers.nests import Array
 
 from .layouts import NEXT_OBSERVATION

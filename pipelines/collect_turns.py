@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from replayfeed.buffers.base import check_count
+from replayfeed.buffers.counts import check_count
 from replayfeed.buffers.nests import Array, Nest
 
 from .agent_moments import AgentMoments, AgentsBuffer, FinishedEpisode, Policy, Tally

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from replayfeed.buffers.base import Ids, check_count
+from replayfeed.buffers.base import Ids
+from replayfeed.buffers.counts import check_count
 from replayfeed.buffers.nests import Array, Nest, field_path, leaves_with_paths
 from replayfeed.buffers.windows import Window, resolve_window
 

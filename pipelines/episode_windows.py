@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from replayfeed.buffers.base import check_count
+from replayfeed.buffers.counts import check_count
 from replayfeed.buffers.nests import Nest
 from replayfeed.buffers.windows import Window, resolve_window
 

@@ -15,7 +15,7 @@ from typing import Literal
 import tensorflow as tf
 
 from replayfeed.buffers import BufferInfo
-from replayfeed.buffers.base import check_count
+from replayfeed.buffers.counts import check_count
 from replayfeed.buffers.nests import Nest
 
 from .layouts import NEXT_OBSERVATION

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from replayfeed.buffers import ReplayBuffer, Window
-from replayfeed.buffers.base import check_count
+from replayfeed.buffers.counts import check_count
 
 from .frame_stack import Pad, check_stack
 from .layouts import NEXT_OBSERVATION

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
-import glob
 import os
 import shutil
-import uuid
+
+from replayfeed.buffers.pending_folder import PendingFolder, sync
 
 from .rlds_folder import INFO_FILE
-from .rlds_write_shards import sync
 
 # Of renameat2: https://man7.org/linux/man-pages/man2/rename.2.html.
 _AT_FDCWD = -100
@@ -53,16 +51,8 @@ class NewFolder:
         self._overwrite = overwrite
         self._check()
         parent, name = os.path.split(self._path)
-        os.makedirs(parent, exist_ok=True)
-        _remove_left_behind(parent, name)
-        unique = uuid.uuid4().hex[:12]
-        started = os.path.join(parent, f".{name}.starting-{unique}")
-        self.temporary = os.path.join(parent, f".{name}.writing-{unique}")
-        os.mkdir(started)
-        # Whoever finds the folder without this lock may remove it, so it has its name only once it is locked.
-        self._lock: int | None = os.open(started, os.O_RDONLY)
-        _try_lock(self._lock)
-        os.rename(started, self.temporary)
+        self._pending = PendingFolder(parent, name)
+        self.temporary = self._pending.path
 
     def commit(self) -> None:
         """Makes the folder appear at its place.
@@ -87,17 +77,11 @@ class NewFolder:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
             raise FileExistsError(f"{self._path!r} was written by another process meanwhile.") from error
-        self._unlock()
+        self._pending.unlock()
 
     def discard(self) -> None:
         """Removes what was written, where it has not appeared."""
-        shutil.rmtree(self.temporary, ignore_errors=True)
-        self._unlock()
-
-    def _unlock(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._pending.discard()
 
     def _check(self) -> None:
         path = self._path
@@ -124,29 +108,6 @@ def _is_dataset(path: str) -> bool:
 def _is_of_a_dataset(name: str) -> bool:
     own = (INFO_FILE, "features.json", "metadata.json")
     return name in own or name.endswith(".labels.txt") or ".tfrecord" in name or ".array_record" in name
-
-
-def _remove_left_behind(parent: str, name: str) -> None:
-    """Folders of processes that were killed; those of living ones are locked."""
-    for folder in glob.glob(os.path.join(glob.escape(parent), f".{glob.escape(name)}.writing-*")):
-        try:
-            descriptor = os.open(folder, os.O_RDONLY)
-        except FileNotFoundError:
-            continue
-        try:
-            if _try_lock(descriptor):
-                shutil.rmtree(folder, ignore_errors=True)
-        finally:
-            os.close(descriptor)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        # Held by a living process, or on a file system that has no locks: then nothing is removed.
-        return False
-    return True
 
 
 def _exchange(one: str, other: str) -> None:

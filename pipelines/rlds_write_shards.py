@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
+from replayfeed.buffers.pending_folder import sync
+
 FileFormat = Literal["tfrecord", "array_record"]
 
 
@@ -119,15 +121,6 @@ class ShardWriter:
                 self.write(record)
             os.remove(old)
         self._end_shard()
-
-
-def sync(path: str) -> None:
-    """Waits until a file's or a folder's content is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _deal(num_records: int, num_shards: int) -> list[int]:

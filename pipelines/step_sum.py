@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from replayfeed.buffers.base import check_count
+from replayfeed.buffers.counts import check_count
 
 from .sample_windows import like
 from .step_fields import Flow

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from pettingzoo import make
 from pettingzoo.utils.wrappers import BaseParallelWrapper
 
-from replayfeed.buffers.base import check_count
+from replayfeed.buffers.counts import check_count
 from replayfeed.buffers.nests import Array
 
 _MAX_ZOMBIES = 10
