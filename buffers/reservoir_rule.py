@@ -11,6 +11,11 @@ the same seed keeps the same items however the stream is cut into adds.
 
 Differs from the paper in that it draws exponential numbers where that takes logarithms of uniform ones, and sums
 where that multiplies.
+
+What it does can be seen as this: each item gets a key, uniform between 0 and 1, and the `k` items of the lowest keys are
+held. exp(-S) is a bound below which the keys of all items held are: that of the last one that was replaced. An item
+is kept if its key is below the greatest key held. So a reservoir that was saved goes on in one of another size (`resized`):
+only the bound must be drawn anew.
 """
 
 from __future__ import annotations
@@ -49,11 +54,15 @@ class Kept(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Items to be kept next: positions in the stream and rows, int64 `[m]`, and `S` after the last of them."""
+    """Items to be kept next: positions in the stream and rows, int64 `[m]`, and `S` after the last of them.
+
+    `num_held` rows hold items before the first of them; where those are not all, these items go to the rows after them.
+    """
 
     positions: Array
     rows: Array
     exponent: float
+    num_held: int
 
 
 class ReservoirRule:
@@ -72,8 +81,10 @@ class ReservoirRule:
         self._capacity = capacity
         self._rng = rng
         self._num_seen = 0
-        self._block = _Block(_NONE, _NONE, 0.0)
-        # The next position to keep once the reservoir is full, and its index in the block; unknown if it is past.
+        self._block = _Block(_NONE, _NONE, 0.0, capacity)
+        # Up to this position each item is kept: 0 where items were lost before all rows were filled (`resized`).
+        self._fill_stop = capacity
+        # The next position to keep after that, and its index in the block; unknown if it is past.
         self._next, self._index = _UNKNOWN, 0
 
     @property
@@ -81,14 +92,23 @@ class ReservoirRule:
         """`n`, items of the stream so far."""
         return self._num_seen
 
+    @property
+    def num_held(self) -> int:
+        """Rows that hold an item of the stream."""
+        if self._num_seen < self._fill_stop:
+            return self._num_seen
+        if self._block.num_held == self._capacity:
+            return self._capacity
+        return self._block.num_held + int(self._block.positions.searchsorted(self._num_seen))
+
     def next_kept(self, num: int, most: int = 2**62) -> Kept:
         """What becomes of the next `num` items, or of the first of them if otherwise more than `most` were kept.
 
         Asked again before `advance_to`, it says the same.
         """
         seen = self._num_seen
-        if seen < self._capacity:
-            num = min(num, self._capacity - seen, most)
+        if seen < self._fill_stop:
+            num = min(num, self._fill_stop - seen, most)
             return Kept(num, np.arange(num), np.arange(seen, seen + num))
         if self._next < seen:
             self._find_next()
@@ -117,15 +137,18 @@ class ReservoirRule:
     def clear(self) -> None:
         """A new stream begins; the random numbers go on."""
         self._num_seen = 0
-        self._block = _Block(_NONE, _NONE, 0.0)
+        self._block = _Block(_NONE, _NONE, 0.0, self._capacity)
+        self._fill_stop = self._capacity
         self._next = _UNKNOWN
 
     def state(self) -> dict[str, Any]:
         """All that decides about items to come, in plain numbers, strings and lists."""
+        first = int(self._block.positions.searchsorted(self._num_seen))
         return {
             "num_seen": self._num_seen,
-            "positions": self._block.positions.tolist(),
-            "rows": self._block.rows.tolist(),
+            "num_held": self.num_held,
+            "positions": self._block.positions[first:].tolist(),
+            "rows": self._block.rows[first:].tolist(),
             "exponent": self._block.exponent,
             "rng": self._rng.bit_generator.state,
         }
@@ -134,8 +157,11 @@ class ReservoirRule:
         """Goes on as the rule of the same capacity did that this is the `state` of."""
         self._rng.bit_generator.state = state["rng"]
         positions, rows = (np.array(state[name], np.int64) for name in ("positions", "rows"))
-        self._block = _Block(positions, rows, float(state["exponent"]))
-        self._num_seen = int(state["num_seen"])
+        seen, held = int(state["num_seen"]), int(state["num_held"])
+        grows = held < min(seen, self._capacity)
+        self._block = _Block(positions, rows, float(state["exponent"]), held if grows else self._capacity)
+        self._fill_stop = 0 if grows else self._capacity
+        self._num_seen = seen
         self._next = _UNKNOWN
 
     def _find_next(self) -> None:
@@ -148,17 +174,77 @@ class ReservoirRule:
         self._next = int(self._block.positions[index])
 
     def _draw_block(self) -> _Block:
-        num = max(_SMALLEST_BLOCK, min(_LARGEST_BLOCK, self._capacity))
-        exponents = self._block.exponent + np.cumsum(self._rng.standard_exponential(num)) / self._capacity
+        held = self.num_held
+        free = self._capacity - held
+        if free:
+            # All items below the bound are held, and it stays until all rows are filled.
+            num = min(_LARGEST_BLOCK, free)
+            exponents = np.full(num, self._block.exponent)
+        else:
+            num = max(_SMALLEST_BLOCK, min(_LARGEST_BLOCK, self._capacity))
+            exponents = self._block.exponent + np.cumsum(self._rng.standard_exponential(num)) / self._capacity
         # Beyond these bounds only positions that no stream reaches, or none, are passed over.
         bounded = np.clip(exponents, 1e-300, 600.0)
         with np.errstate(divide="ignore"):  # each form where it is exact; the other may be log(0) there
             rates = -np.where(bounded < 0.7, np.log(-np.expm1(-bounded)), np.log1p(-np.exp(-bounded)))
         skips = 1 + np.minimum(np.floor(self._rng.standard_exponential(num) / rates), _NEVER)
-        rows = self._rng.integers(0, self._capacity, num)
+        rows = np.arange(held, held + num) if free else self._rng.integers(0, self._capacity, num)
         # One block follows the next without a gap: the last position of a block is where it is used up.
         last = self._num_seen - 1
         # Sums of integers are exact, and wrap around only where the floating point sum says that it is too far.
         within = last + np.cumsum(skips) < _NEVER
         positions = np.where(within, last + np.cumsum(skips.astype(np.int64)), _NEVER)
-        return _Block(positions, rows, float(exponents[-1]))
+        return _Block(positions, rows, float(exponents[-1]), held)
+
+
+def resized(
+    state: Mapping[str, Any], capacity: int, wanted: int, rng: np.random.Generator
+) -> tuple[Array | None, dict[str, Any]]:
+    """How a reservoir of `capacity` rows goes on in one of `wanted`.
+
+    A smaller one takes a uniform choice of the items held, and goes on as if it had been that small from the beginning:
+    each item is held with the chance `min(1, wanted / n)`.
+
+    A larger one that nothing was lost of yet goes on being filled. Once items were lost, it cannot become a
+    uniform sample of more than it holds. What it holds are all items whose keys are below the bound, and it goes on to
+    keep all those: of `n` items until now each is held with the chance `k / n`, of those that come each with
+    `(k + 1) / (n + 1)`, so that it grows as its stream does, and is full after about `n * wanted / k` items.
+    From then on it holds the items of the lowest keys of all, each with the chance `wanted / n`, as if it had been that
+    large from the beginning (but for streams of which more than `k` of these came before: once the stream is somewhat
+    longer than that, there are none).
+
+    The bound is the key next to the greatest one held. Of `n` uniform keys it is the `k + 1`-th lowest, whichever items
+    are held: beta distributed with `k + 1` and `n - k`, a quotient of gamma distributed numbers.
+
+    Args:
+      state: of the rule (`ReservoirRule.state`).
+      capacity: that it was of.
+      wanted: that of the one that goes on.
+      rng: what this, and the rule from then on, draws from; it is advanced.
+
+    Returns:
+      Which of the items held are kept, counted in the order in which they came, int64 `[wanted]`, ascending, or None for
+      all, which go to rows from 0 on in this order; and the state of a rule of `wanted` rows.
+
+    >>> rule = ReservoirRule(4, np.random.default_rng(0))
+    >>> rule.advance_to(4)
+    >>> kept, state = resized(rule.state(), 4, 2, np.random.default_rng(1))
+    >>> kept, state["num_seen"], state["num_held"]
+    (array([0, 3]), 4, 2)
+    """
+    seen, held = state["num_seen"], state["num_held"]
+    num = min(held, wanted)
+    kept = None if num == held else np.sort(rng.choice(held, num, replace=False))
+    # Of which items those held are the ones of the lowest keys, and the bound of all of their keys.
+    grows = held < min(seen, capacity)
+    population, exponent = (held, state["exponent"]) if grows else (seen, 0.0)
+    if num < population:
+        exponent += float(np.log1p(rng.standard_gamma(population - num) / rng.standard_gamma(num + 1)))
+    return kept, {
+        "num_seen": seen,
+        "num_held": num,
+        "positions": [],
+        "rows": [],
+        "exponent": exponent,
+        "rng": rng.bit_generator.state,
+    }

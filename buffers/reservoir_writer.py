@@ -145,8 +145,8 @@ class ReservoirWriter:
     def _keep(self, frames: list[Array], kept: Kept) -> None:
         seen = self._rule.num_seen
         ids = kept.offsets + (self._first_id + seen)
-        # In the first items nothing is replaced, in all others something in each row.
-        if seen >= self._capacity:
+        # Until all rows are filled nothing is replaced, then something in each row.
+        if self._held.size == self._capacity:
             self._usage.count_replaced(kept.rows)
         try:
             self._write(frames, ids, kept.rows, seen + kept.num)
@@ -157,8 +157,8 @@ class ReservoirWriter:
     def _write(self, frames: list[Array], ids: Array, rows: Array, seen: int) -> None:
         """Done twice, it is as once."""
         self._held.hide(rows)
-        # The first rows are filled in a row, and a slice costs NumPy a fraction of what numbers of rows do.
-        in_a_row = len(rows) == 1 or seen <= self._capacity
+        # Rows are filled in a row, and a slice costs NumPy a fraction of what numbers of rows do.
+        in_a_row = len(rows) == 1 or self._held.size < self._capacity
         self._storage.write(slice(rows[0], rows[0] + len(rows)) if in_a_row else rows, frames)
         self._held.publish(rows, ids)
         self._rule.advance_to(seen)
