@@ -18,6 +18,7 @@ from .episode_sampler import EpisodeSampler
 from .episode_table import EpisodeTable
 from .episode_usage import EpisodeUsage
 from .nests import Array, Nest
+from .pass_plans import ordered_plan, shuffled_plans
 from .ring_dataset import Pack, counted, in_order, one_at_a_time, sample_info, with_live_options
 
 # Windows gathered at a time.
@@ -69,27 +70,11 @@ class EpisodePassPlanner:
 
     def ordered(self) -> tf.data.Dataset:
         """One plan: the oldest episode first, within it the first frame."""
-        return self._plans(1, None)
+        return ordered_plan(self, EpisodePassPlanner._plan, 3)
 
     def shuffled(self, num_passes: int, seed: int | None) -> tf.data.Dataset:
         """`num_passes` plans, each a permutation of its own of what is held when it is reached."""
-        return self._plans(num_passes, np.random.default_rng(seed))
-
-    def _plans(self, num_plans: int, rng: np.random.Generator | None) -> tf.data.Dataset:
-        def make(planner: EpisodePassPlanner, _: Array) -> tuple[Array, Array, Array, np.float32]:
-            planned = planner._plan()
-            if rng is None:
-                return *planned, np.float32(1)
-            order = rng.permutation(len(planned.keys))
-            return *(each[order] for each in planned), np.float32(1 / len(order))
-
-        @tf.autograph.experimental.do_not_convert
-        def plan(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-            # This function holds the planner, and the dataset holds this function.
-            *planned, chance = call_weakly(self, make, [index], [tf.int64] * 3 + [tf.float32])
-            return *(tf.ensure_shape(each, [None]) for each in planned), tf.ensure_shape(chance, [])
-
-        return tf.data.Dataset.range(num_plans).map(plan)
+        return shuffled_plans(self, EpisodePassPlanner._plan, 3, num_passes, seed)
 
     def _plan(self) -> _Planned:
         kind, window, shift = self._kind, self._kind.window, self._shift

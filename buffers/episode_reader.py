@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from .base import BufferInfo, EmptyBufferError, Items, check_count, check_parallel_calls
+from .base import BufferInfo, EmptyBufferError, Items
+from .counts import check_count, check_parallel_calls
 from .episode_dataset import (
     EPISODES_A_BLOCK,
     bucket_boundaries,
@@ -23,6 +24,7 @@ from .episode_passes import EpisodePassPlanner, pass_dataset
 from .episode_sampler import EpisodeSampler
 from .episode_table import EpisodeTable
 from .episode_usage import EpisodeUsage
+from .graph_seeds import GraphSeeds
 from .memory import adopt, copy_to_tensor
 from .nests import Nest
 from .ring_dataset import random_dataset, sample_info
@@ -89,6 +91,7 @@ class EpisodeReader:
         self.settings = settings
         self._rng = np.random.default_rng(None if settings.seed is None else [settings.seed, _SAMPLE_STREAM])
         self._num_seeds = 0
+        self._graph_seeds = GraphSeeds(None if settings.seed is None else [settings.seed, _GRAPH_STREAM])
         self._closed = False
         self._samplers: dict[Kind, EpisodeSampler] = {}
         self._last_ones: tuple[tuple[int, ...], tuple[tf.Tensor, tf.Tensor]] | None = None
@@ -199,9 +202,7 @@ class EpisodeReader:
         return tuple(counts)
 
     def _sample_in_graph(self, sampler: EpisodeSampler, sample_batch_size: int | None) -> tuple[Items, BufferInfo]:
-        seed = self._next_seed(_GRAPH_STREAM)
-        pair = tf.random.uniform([2], tf.int64.min, tf.int64.max, tf.int64, seed=seed)
-        drawn = sampler.draw_in_graph(sample_batch_size or 1, pair)
+        drawn = sampler.draw_in_graph(sample_batch_size or 1, self._graph_seeds.next_in_graph())
         with tf.control_dependencies([self._usage.graph_counter().count(sampler.positions_in_graph(drawn.keys))]):
             drawn = drawn._replace(ids=tf.identity(drawn.ids))
         sampled = (drawn.leaves, sample_info(drawn, drawn.chances))
@@ -300,7 +301,7 @@ class EpisodeReader:
         return self._last_ones[1]
 
     def _next_seed(self, stream: int) -> int | None:
-        """A seed for the next dataset or graph: another for each, the same in each run."""
+        """A seed for the next dataset: another for each, the same in each run."""
         if self.settings.seed is None:
             return None
         with self._lock:

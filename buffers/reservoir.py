@@ -11,8 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from .adds import Adds
-from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer, check_count, check_parallel_calls
+from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer
+from .counts import check_count, check_parallel_calls
 from .episode_ends import EpisodeRule, FinalFrame
+from .graph_seeds import GraphSeeds
 from .item_selectors import Selector
 from .memory import check_capacity_fits, copy_to_tensor
 from .nests import Array, Nest
@@ -145,6 +147,7 @@ class ReservoirReplayBuffer(ReplayBuffer):
         self._min_size = int(min_size_to_sample)
         self._drop_remainder = bool(dataset_drop_remainder)
         self._num_seeds = 0
+        self._graph_seeds = GraphSeeds(None if seed is None else [seed, _GRAPH_STREAM])
         # Without, and with an axis for time.
         self._samplers: dict[bool, ReservoirSampler] = {}
         # Sizes of the last sample, and the tensors of its info that are the same for all samples of these sizes.
@@ -476,9 +479,7 @@ class ReservoirReplayBuffer(ReplayBuffer):
             return int(np.count_nonzero(self._held.rows_of(keys) == NOT_HELD))
 
     def _sample_in_graph(self, sampler: ReservoirSampler, sample_batch_size: int | None) -> tuple[Items, BufferInfo]:
-        seed = self._next_seed(_GRAPH_STREAM)
-        pair = tf.random.uniform([2], tf.int64.min, tf.int64.max, tf.int64, seed=seed)
-        drawn = sampler.draw_in_graph(sample_batch_size or 1, pair)
+        drawn = sampler.draw_in_graph(sample_batch_size or 1, self._graph_seeds.next_in_graph())
         with tf.control_dependencies([self._usage.graph_counter().count(drawn.keys)]):
             drawn = drawn._replace(keys=tf.identity(drawn.keys))
         sampled = (drawn.leaves, sample_info(drawn, sampler.chances_in_graph(drawn)))
@@ -527,7 +528,7 @@ class ReservoirReplayBuffer(ReplayBuffer):
         return np.random.default_rng(None if self._seed is None else [self._seed, stream])
 
     def _next_seed(self, stream: int) -> int | None:
-        """A seed for the next dataset or graph: another for each, the same in each run."""
+        """A seed for the next dataset: another for each, the same in each run."""
         if self._seed is None:
             return None
         with self._lock:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from .base import BufferInfo, EmptyBufferError
 from .callbacks import call_weakly
 from .nests import Array, Nest
+from .pass_plans import ordered_plan, shuffled_plans
 from .reservoir_rows import ReservoirRows
 from .reservoir_sampler import ReservoirSampler
 from .reservoir_usage import ReservoirUsage
@@ -48,30 +49,19 @@ class ReservoirPassPlanner:
 
     def ordered(self) -> tf.data.Dataset:
         """One plan: in the order in which the frames came."""
-        return self._plans(1, None)
+        return ordered_plan(self, ReservoirPassPlanner._frames, 2)
 
     def shuffled(self, num_passes: int, seed: int | None) -> tf.data.Dataset:
         """`num_passes` plans, each a permutation of its own of what is held when it is reached."""
-        return self._plans(num_passes, np.random.default_rng(seed))
+        return shuffled_plans(self, ReservoirPassPlanner._frames, 2, num_passes, seed)
 
-    def _plans(self, num_plans: int, rng: np.random.Generator | None) -> tf.data.Dataset:
-        def make(planner: ReservoirPassPlanner, _: Array) -> tuple[Array, Array, np.float32]:
-            with planner._lock:
-                keys, rows = planner._held.in_order()
-            if len(keys) < planner._min_size:
-                raise planner._explain_nothing()
-            if rng is None:
-                return keys, rows, np.float32(1)
-            order = rng.permutation(len(keys))
-            return keys[order], rows[order], np.float32(1 / len(keys))
-
-        @tf.autograph.experimental.do_not_convert
-        def plan(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            # This function holds the planner, and the dataset holds this function.
-            keys, rows, chance = call_weakly(self, make, [index], [tf.int64, tf.int64, tf.float32])
-            return tf.ensure_shape(keys, [None]), tf.ensure_shape(rows, [None]), tf.ensure_shape(chance, [])
-
-        return tf.data.Dataset.range(num_plans).map(plan)
+    def _frames(self) -> tuple[Array, Array]:
+        """Ids and rows, `[m]` each."""
+        with self._lock:
+            keys, rows = self._held.in_order()
+        if len(keys) < self._min_size:
+            raise self._explain_nothing()
+        return keys, rows
 
 
 def pass_dataset(

@@ -12,12 +12,14 @@ import numpy as np
 import tensorflow as tf
 
 from .adds import Adds
-from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer, check_count, check_parallel_calls
+from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer
 from .callbacks import call_weakly
+from .counts import check_count, check_parallel_calls
 from .eligible_starts import EligibleStarts
 from .episode_ends import EpisodeRule, FinalFrame
 from .equal_frames import EqualFrames
 from .frame_flags import FrameFlags, StartPredicate
+from .graph_seeds import GraphSeeds
 from .mass_index import MassIndex
 from .memory import check_capacity_fits, copy_to_tensor
 from .nests import Array, Nest
@@ -118,6 +120,7 @@ class RingReplayBuffer(ReplayBuffer):
         self._seed = seed
         self._rng = np.random.default_rng(None if seed is None else [seed, _SAMPLE_STREAM])
         self._num_seeds = 0
+        self._graph_seeds = GraphSeeds(None if seed is None else [seed, _GRAPH_STREAM])
         self._samplers: dict[Window | None, RingSampler] = {}
         self._eligible: list[EligibleStarts] = []
         if not rule.is_plain:
@@ -568,9 +571,7 @@ class RingReplayBuffer(ReplayBuffer):
         return int(np.count_nonzero(gone))
 
     def _sample_in_graph(self, sampler: RingSampler, sample_batch_size: int | None) -> tuple[Items, BufferInfo]:
-        seed = self._next_seed(_GRAPH_STREAM)
-        pair = tf.random.uniform([2], tf.int64.min, tf.int64.max, tf.int64, seed=seed)
-        drawn = sampler.draw_in_graph(sample_batch_size or 1, pair)
+        drawn = sampler.draw_in_graph(sample_batch_size or 1, self._graph_seeds.next_in_graph())
         with tf.control_dependencies([self._usage.graph_counter().count(drawn.keys)]):
             drawn = drawn._replace(keys=tf.identity(drawn.keys))
         chances = sampler.chances_in_graph(drawn)
@@ -710,7 +711,7 @@ class RingReplayBuffer(ReplayBuffer):
         return BufferInfo(keys if window is None else copy_to_tensor(drawn.ids), chances, keys, weights, mask)
 
     def _next_seed(self, stream: int) -> int | None:
-        """A seed for the next dataset or graph: another for each, the same in each run."""
+        """A seed for the next dataset: another for each, the same in each run."""
         if self._seed is None:
             return None
         with self._lock:

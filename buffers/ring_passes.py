@@ -13,6 +13,7 @@ from .base import BufferInfo, EmptyBufferError
 from .callbacks import call_weakly
 from .frame_flags import FrameFlags
 from .nests import Array, Nest
+from .pass_plans import ordered_plan, shuffled_plans
 from .ring import FrameRing
 from .ring_dataset import Pack, counted, in_order, one_at_a_time, sample_info, with_live_options
 from .ring_sampler import RingSampler
@@ -64,30 +65,11 @@ class PassPlanner:
 
     def ordered(self) -> tf.data.Dataset:
         """One plan: oldest first, stream after stream."""
-        return self._plans(1, None)
+        return ordered_plan(self, PassPlanner._windows, 3)
 
     def shuffled(self, num_passes: int, seed: int | None) -> tf.data.Dataset:
         """`num_passes` plans, each a permutation of its own of what is held when it is reached."""
-        return self._plans(num_passes, np.random.default_rng(seed))
-
-    def _plans(self, num_plans: int, rng: np.random.Generator | None) -> tf.data.Dataset:
-        """Plans, each made when the pass reaches it, not before; shuffled if there is an `rng`."""
-
-        def make(planner: PassPlanner, _: Array) -> tuple[Array, Array, Array, np.float32]:
-            windows = planner._windows()
-            if rng is None:
-                return *windows, np.float32(1)
-            order = rng.permutation(len(windows.starts))
-            return *(each[order] for each in windows), np.float32(1 / len(order))
-
-        @tf.autograph.experimental.do_not_convert
-        def plan(index: tf.Tensor) -> tuple[tf.Tensor, Extents, tf.Tensor]:
-            # This function holds the planner, and the dataset holds this function.
-            keys, num_before, num_after, chance = call_weakly(self, make, [index], [tf.int64] * 3 + [tf.float32])
-            extents = Extents(tf.ensure_shape(num_before, [None]), tf.ensure_shape(num_after, [None]))
-            return tf.ensure_shape(keys, [None]), extents, tf.ensure_shape(chance, [])
-
-        return tf.data.Dataset.range(num_plans).map(plan)
+        return shuffled_plans(self, PassPlanner._windows, 3, num_passes, seed)
 
     def _windows(self) -> Placed:
         """The windows of all streams; starts are ids of drawn frames."""
@@ -136,8 +118,8 @@ def pass_dataset(
     Args:
       sampler: what gathers.
       pack: leaves to the nest of a sample's items.
-      plans: dataset of (ids of drawn frames int64 `[m]`, their `Extents`, the chance of each float32
-        `[]`), as `PassPlanner` makes them.
+      plans: dataset of (ids of drawn frames int64 `[m]`, their extents, int64 `[m]` each, the chance of each
+        float32 `[]`), as `PassPlanner` makes them.
       sample_batch_size: `B`, or None for elements without a `B` axis.
       usage: told what is sampled and what is skipped.
       keep_short: deliver windows of fewer than `T` frames as such, `[<= T, ...]`; without
@@ -169,8 +151,8 @@ def pass_dataset(
         return items, info._replace(ids=info.ids[:length], mask=info.mask[:length])
 
     windows = plans.flat_map(
-        lambda keys, extents, chance: tf.data.Dataset.from_tensor_slices(
-            (keys, extents, tf.fill(tf.shape(keys), chance))
+        lambda keys, num_before, num_after, chance: tf.data.Dataset.from_tensor_slices(
+            (keys, Extents(num_before, num_after), tf.fill(tf.shape(keys), chance))
         )
     )
     chunks = windows.batch(sample_batch_size or _PASS_CHUNK).map(
