@@ -107,6 +107,10 @@ FRAME_PEERS: Mapping[str, Peer] = types.MappingProxyType(
 # Many agents: other buffers of a peer above, in the environment of that one.
 RLLIB_AGENTS = dataclasses.replace(PEERS["rllib"], script="rllib_agents_peer.py")
 
+# To files and back: other buffers, in the environments of the same peers.
+CPPRB_SAVING = dataclasses.replace(PEERS["cpprb"], script="cpprb_saving_peer.py", max_items=200_000)
+REVERB_SAVING = dataclasses.replace(PEERS["reverb"], script="reverb_saving_peer.py")
+
 # What they are compared with, here so that it takes its turns in a process like theirs.
 OURS = Peer("replayfeed", "replayfeed_peer.py")
 OURS_AGENTS = Peer("replayfeed", "replayfeed_agents_peer.py")
