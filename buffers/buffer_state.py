@@ -19,7 +19,6 @@ from .nests import Array
 from .row_numbers import RowNumbers, pieces_of
 from .storage import FrameStorage
 
-
 # Is given places of frames, counted in the order of their ids (a slice, or int64 `[m]`), and these frames field by field:
 # uint8 `[m, num_bytes of the field]`.
 Put = Callable[[slice | Array, list[Array]], None]
@@ -113,6 +112,7 @@ class BufferState:
       arrays: by name.
       frames: what it holds; None for a buffer that keeps its frames in others.
       parts: by name, the states of buffers that it consists of.
+      moment: how far it is, as a plain value, so that it can be cut back to it; None: it cannot be.
     """
 
     kind: str
@@ -122,6 +122,7 @@ class BufferState:
     arrays: Mapping[str, Array] = dataclasses.field(default_factory=dict)
     frames: HeldFrames | None = None
     parts: Mapping[str, BufferState] = dataclasses.field(default_factory=dict)
+    moment: Any = None
 
     @property
     def num_frames(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,14 @@ class EligibleStarts(WindowStarts, abc.ABC):
     @abc.abstractmethod
     def _drop(self, ids: Array) -> None:
         """Takes these ids, all in the set, out of it."""
+
+    @abc.abstractmethod
+    def layout(self) -> dict[str, Array]:
+        """What of the set decides about draws, and does not follow from what is held: the argument of `lay_out`."""
+
+    @abc.abstractmethod
+    def lay_out(self, layout: Mapping[str, Array]) -> None:
+        """Makes the set draw as that of another ring does which holds the same, and has this `layout`."""
 
     def heed(self, flags: FrameFlags) -> None:
         """From now on windows that `flags` does not allow are not eligible."""

@@ -122,6 +122,17 @@ class FrameFlags:
         self._deleted[:] = False
         self._num_held = self.num_deleted = 0
 
+    def flagged(self, rows: Array) -> tuple[Array, Array]:
+        """Of the frames in these rows `[n]`: which the predicate bars from starting a window, and which are deleted."""
+        return np.asarray(self._barred[rows]), np.asarray(self._deleted[rows])
+
+    def restore(self, rows: Array, barred: Array, deleted: Array, num_deleted: int) -> None:
+        """The frames held lie in these rows `[n]`, and have these flags; `num_deleted` as the property."""
+        self.clear()
+        self._barred[rows], self._deleted[rows] = barred, deleted
+        self._has_barred = bool(barred.any())
+        self._num_held, self.num_deleted = int(np.count_nonzero(deleted)), num_deleted
+
     def tell_graphs(self) -> None:
         """From now on `heeded_in_graph` is true."""
         self._shared.array[0] = 1

@@ -144,6 +144,16 @@ class FramePriorities:
         for kind in self._kinds:
             kind.refresh(ids[:, 0], self._values)
 
+    def state(self, rows: Array) -> tuple[Array, float]:
+        """What is kept of the frames in these rows, float32 `[n]`, and the largest that ever was."""
+        return np.asarray(self._values[rows]), self._largest_ever
+
+    def restore(self, rows: Array, values: Array, largest_ever: float) -> None:
+        """The frames held lie in these rows `[n]`, and have these values, as `prepare` gives them."""
+        self._values[rows] = values
+        self._largest_ever = largest_ever
+        self.start_again()
+
     def start_again(self) -> None:
         """The ring was cleared, or a write was interrupted: what is not held has no priority."""
         ring = self._ring

@@ -92,6 +92,10 @@ class UniformSampler:
     def __len__(self) -> int:
         return self._num
 
+    def keys_in_order(self) -> Array:
+        """See the function."""
+        return self._keys[: self._num].copy()
+
     def on_add(self, keys: Array, priorities: Array) -> None:
         """Takes these keys in."""
         num = self._num + len(keys)
@@ -142,6 +146,10 @@ class QueueSampler:
         self._head = self._tail = 0
         self._num = 0
         self._places = np.full(capacity, -1, np.int64)
+
+    def keys_in_order(self) -> Array:
+        """See the function."""
+        return self._keys[self._held(self._head, self._tail)]
 
     def on_add(self, keys: Array, priorities: Array) -> None:
         """Takes these keys in, in this order."""
@@ -227,6 +235,10 @@ class HeapSampler:
         self._serials: dict[int, int] = {}
         self._next = 0
 
+    def keys_in_order(self) -> Array:
+        """See the function; priorities and keys alone decide about the order of draws."""
+        return np.array(sorted(self._serials), np.int64)
+
     def on_add(self, keys: Array, priorities: Array) -> None:
         """Takes these keys in."""
         for key, priority in zip(keys.tolist(), (self._sign * priorities).tolist(), strict=True):
@@ -265,6 +277,22 @@ class HeapSampler:
 
     def _counts(self, entry: tuple[float, int, int]) -> bool:
         return self._serials.get(entry[1]) == entry[2]
+
+
+def keys_in_order(sampler: ItemSampler) -> Array | None:
+    """The keys of one of the samplers of this module in the order in which, added anew, they lie as they do now.
+
+    None: it is another one.
+
+    >>> sampler = UniformSampler(8)
+    >>> sampler.on_add(np.array([3, 4, 9]), np.ones(3))
+    >>> sampler.on_evict(np.array([3]))
+    >>> keys_in_order(sampler)
+    array([9, 4])
+    """
+    if isinstance(sampler, UniformSampler | QueueSampler | HeapSampler):
+        return sampler.keys_in_order()
+    return None
 
 
 def check_drawn(name: str, drawn: Any, num: int) -> tuple[Array, Array]:

@@ -9,6 +9,8 @@ sums stay those of a fresh count for ever.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import tensorflow as tf
 
@@ -124,6 +126,22 @@ class MassIndex:
         befores = np.empty(len(slots), np.float32)
         self._kernels.discard(slots, befores.view(np.int32), *self._arrays)
         self._tell_extremes(slots, befores, np.zeros(len(slots), np.float32))
+
+    def layout(self) -> dict[str, Array]:
+        """How the slots lie, which decides what a seeded draw gives: the arguments of `lay_out`."""
+        return {"order": np.array(self._order.array[: len(self)], np.int64)}
+
+    def lay_out(self, layout: Mapping[str, Array], masses: Array) -> None:
+        """Makes the slots that have a mass lie as another index's did.
+
+        Args:
+          layout: its `layout`; `order` are all slots, by ascending binary exponent of their mass.
+          masses: of all slots, float32 `[num_slots]`.
+        """
+        self.clear()
+        # From the lowest exponent on each slot comes behind all others, and stays there.
+        order = layout["order"]
+        self.set(order, masses[order])
 
     def clear(self) -> None:
         """No slot has a mass."""

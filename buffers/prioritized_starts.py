@@ -9,7 +9,7 @@ at the words of what they drew once more.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,9 @@ from .windows import Window
 
 # In a graph: an id that no frame has, so that the draw is taken for one whose frame was overwritten, and made again.
 _DRAW_AGAIN = -1
+
+# Parts of an index's layout that are rows.
+_LAYOUT_ROWS = ("order", "heap")
 
 
 class PrioritizedStarts(EligibleStarts):
@@ -66,6 +69,8 @@ class PrioritizedStarts(EligibleStarts):
         self._index = index
         self._stratified = stratified
         self._tracks_least = tracks_least
+        # Of all rows: the array that `start_again` was given, which whoever keeps it keeps current.
+        self._masses = np.zeros(0, np.float32)
 
     @property
     def largest(self) -> float:
@@ -93,9 +98,23 @@ class PrioritizedStarts(EligibleStarts):
 
     def start_again(self, masses: Array) -> None:
         """Looks at all frames held anew."""
+        self._masses = masses
         self._index.clear()
         rows = self._ring.rows(self._all_eligible_ids())
         self._index.set(rows, masses[rows])
+
+    def layout(self) -> dict[str, Array]:
+        """See `EligibleStarts`: rows, by their ids."""
+        published = self._ring.published
+        return {
+            name: self._ids_in_rows(slots, published) if name in _LAYOUT_ROWS else slots
+            for name, slots in self._index.layout().items()
+        }
+
+    def lay_out(self, layout: Mapping[str, Array]) -> None:
+        """See `EligibleStarts`."""
+        rows = {name: self._ring.rows(part) if name in _LAYOUT_ROWS else part for name, part in layout.items()}
+        self._index.lay_out(rows, self._masses)
 
     def _holds(self, rows: Array) -> Array:
         return self._index.holds(rows)

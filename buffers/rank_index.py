@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from .mass_index import MassIndex
@@ -69,6 +71,22 @@ class RankIndex(MassIndex):
         super().discard(slots)
         moved = moved[:num_moved]
         self._settle(moved[self._place[moved] >= 0], len(slots))
+
+    def layout(self) -> dict[str, Array]:
+        """How the slots lie, in the heap too, and how many changed since it was sorted."""
+        heap = np.array(self._heap[: int(self._size[0])], np.int64)
+        return {**super().layout(), "heap": heap, "num_changed": np.array([self._num_changed])}
+
+    def lay_out(self, layout: Mapping[str, Array], masses: Array) -> None:
+        """See `MassIndex`; `masses` are priorities."""
+        self.clear()
+        heap, order = layout["heap"], layout["order"]
+        self._heap[: len(heap)] = heap
+        self._place[heap] = np.arange(len(heap))
+        self._values[heap] = masses[heap]
+        self._size[0] = len(heap)
+        self._num_changed = int(layout["num_changed"][0])
+        super().set(order, np.where(masses[order] > 0, self._mass_of_place[self._place[order]], np.float32(0)))
 
     def clear(self) -> None:
         """No slot has a priority."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 import abc
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import tensorflow as tf
 
 from . import saving
 from .buffer_state import BufferState, RestorePlan
+from .fields import Field
 from .save_reports import RestoreReport, SaveReport
 from .saved_frames import KnownFrames
 from .settings_text import settings_to_plain
+from .spec import DataSpec
 
 OnMismatch = Literal["error", "resize", "keep"]
 
@@ -195,28 +197,30 @@ class Restorable(tf.train.experimental.PythonState):
 
     # What all of them share
 
+    _spec: DataSpec
     _arguments: dict[str, Any]
     # Moments that `_cut_back` knows, as [step, moment].
     _marks: list[list[Any]]
-    # Files in which frames of this buffer are saved.
-    _known_frames: KnownFrames | None
+    # Files in which frames of this buffer are saved, by the path of the part that they belong to.
+    _known_frames: dict[str, KnownFrames]
     _save_lock: threading.Lock
 
     def _remember(self, arguments: Mapping[str, Any]) -> None:
         """Keeps the constructor's arguments: `locals()`, first thing in it."""
         self._arguments = {name: value for name, value in arguments.items() if name not in ("self", "__class__")}
         self._marks = []
-        self._known_frames = None
+        self._known_frames = {}
         self._save_lock = threading.Lock()
 
     def _settings(self) -> dict[str, Any]:
         """Those that are saved, as plain values."""
         return settings_to_plain({name: self._arguments[name] for name in self._SAVED_SETTINGS})
 
-    def _rebuild(self, settings: Mapping[str, Any]) -> None:
-        """Becomes what the constructor makes with these settings, plain ones are turned back by it or before."""
-        fresh = type(self)(**{**self._arguments, **settings})
-        self.__dict__.clear()
-        self.__dict__.update(fresh.__dict__)
+    def _rebuilt(self, settings: Mapping[str, Any]) -> Restorable:
+        """What the constructor makes with these settings instead of its own."""
+        return type(self)(**{**self._arguments, **settings})
 
-
+    def _saved_fields(self) -> Sequence[Field]:
+        """Fields of a frame."""
+        fields: Sequence[Field] = self._spec.fields
+        return fields

@@ -21,7 +21,7 @@ the id of the next frame, so that all that is said of ids holds stream by stream
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -308,6 +308,82 @@ class FrameRing:
         self.end_stream(None)
         for count in self._counts.values():
             count.value = 0
+
+    def state(self) -> dict[str, Any]:
+        """All that decides how it goes on, but for what is kept of each frame: plain values."""
+        names = ("published", "floor", "cleared_at")
+        bounds = {name: getattr(self, name) for name in names}
+        return {
+            "is_parted": self.apart,
+            **{name: bound.tolist() if self.apart else int(bound) for name, bound in bounds.items()},
+            "open_steps": self._open_steps.tolist(),
+            "num_arrivals": self._num_arrivals,
+        }
+
+    def restore(self, state: Mapping[str, Any], ids: Array, words: Array, arrivals: Array | None) -> None:
+        """Goes on as the ring did that this is the `state` of, whose streams went apart if those of this one do.
+
+        Args:
+          state: of `state`.
+          ids: of the frames held from now on, `[n]`: the newest ones of each stream that are below `published`.
+          words: their step words, `[n]`.
+          arrivals: when they came, `[n]`, where streams go apart.
+        """
+        bounds = {name: np.array(state[name]) if self.apart else int(state[name]) for name in ("published", "floor")}
+        self.published = bounds["published"]
+        # What another ring had evicted is not held in a larger one either.
+        self.floor = bounds["floor"]
+        first = self._first_ids(ids)
+        if self.apart:
+            self.floor = np.where(self.tail < first, first, self.floor)
+        elif self.tail < first:
+            self.floor = first
+        self.cleared_at = np.array(state["cleared_at"]) if self.apart else int(state["cleared_at"])
+        self.reserved = self.published
+        for place, bound in ((RESERVED, self.reserved), (PUBLISHED, self.published), (FLOOR, self.floor)):
+            self._cursors[place] = bound
+        rows = self.rows(ids)
+        self.words[rows] = words
+        if self.arrivals is not None and arrivals is not None:
+            self.arrivals[rows] = arrivals
+        self._num_arrivals = int(state["num_arrivals"])
+        self._open_steps = np.array(state["open_steps"], np.int64)
+        self._count_again()
+
+    def cut(self, published: Any) -> Array:
+        """Takes back the frames from `published` on, an int, or of each stream `[B]`; returns their rows."""
+        if self.apart:
+            published = np.minimum(np.asarray(published, np.int64), self.published)
+            gone = self.ids_from(np.maximum(published, self.tail), self.published)
+        else:
+            published = min(int(published), self.published)
+            gone = np.arange(max(published, self.tail), self.published)
+        # A stream goes on in the episode of the first frame that is taken back, where it is there to tell.
+        first = published if self.apart else published + np.arange(self.batch_size)
+        told = (first < self.published) & (first >= self.tail)
+        open_steps = np.where(told, self.words[self.rows(first)] >> 1, 0)
+        self._open_steps = np.where(first < self.published, open_steps, self._open_steps)
+        floor, cleared_at = self.tail, self.cleared_at
+        minimum = np.minimum if self.apart else min
+        self.floor, self.cleared_at = minimum(floor, published), minimum(cleared_at, published)
+        self.published = self.reserved = published
+        for place, bound in ((RESERVED, published), (PUBLISHED, published), (FLOOR, self.floor)):
+            self._cursors[place] = bound
+        self._count_again()
+        return self.rows(gone)
+
+    def _first_ids(self, ids: Array) -> Any:
+        """The first of these ids, or `published` where there is none; where streams go apart of each, `[B]`."""
+        if not self.apart:
+            return int(ids[0]) if len(ids) else self.published
+        first = self.published.copy()
+        np.minimum.at(first, ids % self.batch_size, ids)
+        return first
+
+    def _count_again(self) -> None:
+        self._show_open_times()
+        for count in self._counts.values():
+            count.value = self._count_held(count.rule)
 
     def _raise_floor(self, floor: Any) -> None:
         self.floor = floor

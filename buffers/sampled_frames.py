@@ -75,6 +75,11 @@ class SampledFrames:
         for kind in self._kinds:
             kind.start_again()
 
+    def forget(self, rows: Array) -> None:
+        """The frames in these rows `[n]` are about to be taken back."""
+        for kind in self._kinds:
+            kind.overwrite(rows)
+
     def after_end_stream(self) -> None:
         """Streams have ended: windows that waited for more frames may be eligible now."""
         for kind in self._kinds:

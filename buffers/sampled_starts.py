@@ -7,7 +7,7 @@ for all, because a sampler that counts cannot draw again what a writer took away
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from .base import EmptyBufferError
 from .eligible_starts import EligibleStarts
-from .item_samplers import OrderedSampler, check_drawn
+from .item_samplers import OrderedSampler, check_drawn, keys_in_order
 from .nests import Array
 from .ring import FrameRing
 from .ring_starts import Bounds, Starts
@@ -120,6 +120,26 @@ class SampledStarts(EligibleStarts):
             drawable &= self._left[rows] > 0
         if drawable.any():
             self._sampler.update(ids[drawable], self._priorities[rows[drawable]])
+
+    def layout(self) -> dict[str, Array]:
+        """See `EligibleStarts`: the order of the sampler's keys, and how often each frame may still be drawn."""
+        held = self._ring.held_ids()
+        keys = keys_in_order(self._sampler)
+        if keys is None:
+            rows = self._ring.rows(held)
+            drawable = self._starts_in[rows] == held
+            if self._rule.max_times:
+                drawable &= self._left[rows] > 0
+            keys = held[drawable]
+        return {"order": keys, "left": self._left[self._ring.rows(held)].astype(np.int32)}
+
+    def lay_out(self, layout: Mapping[str, Array]) -> None:
+        """See `EligibleStarts`."""
+        held = self._ring.held_ids()
+        self._drop(self._starts_in[self._starts_in >= 0])
+        self._left[self._ring.rows(held)] = layout["left"]
+        eligible = self._all_eligible_ids()
+        self._admit(np.concatenate([layout["order"], np.setdiff1d(eligible, layout["order"], assume_unique=True)]))
 
     def _holds(self, rows: Array) -> Array:
         return np.asarray(self._starts_in[rows] >= 0)

@@ -9,8 +9,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from .item_selectors import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Uniform
+
 # Stands for what has no plain value: whether there is one is all that can be compared.
 FUNCTION = "<function>"
+
+SELECTORS = {kind.__name__: kind for kind in (Uniform, Prioritized, Fifo, Lifo, MinHeap, MaxHeap)}
 
 
 def settings_to_plain(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,3 +50,22 @@ def differences(stored: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str,
     """
     names = [*stored, *(name for name in here if name not in stored)]
     return {name: (stored.get(name), here.get(name)) for name in names if stored.get(name) != here.get(name)}
+
+
+def settings_from_plain(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Of `settings_to_plain`; those that have no plain value are left out.
+
+    >>> settings_from_plain({"max_length": 100, "beta": "<function>", "sampler": {"kind": "Prioritized", "alpha": 0.5}})
+    {'max_length': 100, 'sampler': Prioritized(alpha=0.5)}
+    """
+    return {name: _from_plain(value) for name, value in plain.items() if not _is_opaque(value)}
+
+
+def _from_plain(value: Any) -> Any:
+    if isinstance(value, Mapping) and value.get("kind") in SELECTORS:
+        return SELECTORS[value["kind"]](**{name: each for name, each in value.items() if name != "kind"})
+    return value
+
+
+def _is_opaque(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith("<") and value.endswith(">")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -68,6 +69,25 @@ class Usage:
         cell = SharedMemory((1,), np.int64)
         self._cells.append(cell.array)
         return SampleCounter(cell, self._shared_marks, self._capacity)
+
+    def state(self) -> dict[str, int]:
+        """The counters."""
+        return {"sampled": self.sampled, "skipped": self.skipped, "evicted_unsampled": self.evicted_unsampled}
+
+    def restore(self, state: Mapping[str, int], rows: Array, marked: Array) -> None:
+        """Goes on from a `state`; of the frames held, which lie in these rows `[n]`, `marked` bool `[n]` were drawn."""
+        self.clear()
+        self._sampled = int(state["sampled"])
+        self.skipped, self.evicted_unsampled = int(state["skipped"]), int(state["evicted_unsampled"])
+        self._marks[rows] = marked
+
+    def marked(self, rows: Array) -> Array:
+        """Which of the frames in these rows `[n]` were drawn, bool `[n]`."""
+        return np.asarray(self._marks[rows] > 0)
+
+    def forget(self, rows: Array) -> None:
+        """The frames in these rows were taken back."""
+        self._marks[rows] = 0
 
     def clear(self) -> None:
         """All counters back to 0."""

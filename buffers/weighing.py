@@ -47,6 +47,15 @@ class ImportanceWeigher:
         """What weights are divided by."""
         return self._norm
 
+    @property
+    def num_batches(self) -> int:
+        """Batches that a schedule of `beta` has counted."""
+        return int(self._num_batches.array[0])
+
+    @num_batches.setter
+    def num_batches(self, value: int) -> None:
+        self._num_batches.array[0] = value
+
     def weigh(self, drawn: Drawn, *, alone: bool = False) -> Array:
         """Weights float32 `[n]` of a batch drawn in NumPy; `alone` as in `in_graph`."""
         beta = self._beta

@@ -1,0 +1,201 @@
+"""The files of a save: raw arrays (`.npy`), each with its size and its checksum, that are read only as what was written.
+
+Nothing in them is executed: no pickle. The checksum is CRC-32, which finds every damage of up to 32 bits in a row and
+is quicker than any disk; it is no protection from somebody who means to deceive.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import zlib
+from collections.abc import Generator, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from .nests import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class FileRecord:
+    """What a save says of one of its files.
+
+    Attributes:
+      name: its path in the folder of the save.
+      num_bytes: its size.
+      crc32: of all of it.
+    """
+
+    name: str
+    num_bytes: int
+    crc32: int
+
+    def to_plain(self) -> list[Any]:
+        """As in a manifest."""
+        return [self.name, self.num_bytes, self.crc32]
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> FileRecord:
+        """Of `to_plain`."""
+        name, num_bytes, crc32 = plain
+        return cls(str(name), int(num_bytes), int(crc32))
+
+
+class ArrayFile:
+    """Writes one array part by part, into a new `.npy` file.
+
+    Args:
+      folder: of the save.
+      name: of the file in it.
+      dtype: of the array.
+      shape: of the array.
+    """
+
+    def __init__(self, folder: str, name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> None:
+        self._name = name
+        self._file = open(os.path.join(folder, name), "xb", buffering=0)  # noqa: SIM115 (`close` closes it)
+        self._crc32 = 0
+        self._num_bytes = 0
+        self._write(npy_header(dtype, shape))
+
+    def append(self, part: Array) -> None:
+        """The next part, as raw bytes in C order."""
+        self._write(memoryview(np.ascontiguousarray(part)).cast("B"))
+
+    def close(self) -> FileRecord:
+        """When all of it is on the disk: what a save says of it."""
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return FileRecord(self._name, self._num_bytes, self._crc32)
+
+    def __enter__(self) -> ArrayFile:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def _write(self, data: bytes | memoryview) -> None:
+        self._crc32 = zlib.crc32(data, self._crc32)
+        self._num_bytes += len(data)
+        while len(data):
+            data = data[self._file.write(data) :]
+
+
+def write_array(folder: str, name: str, array: Array) -> FileRecord:
+    """Writes a whole array.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     record = write_array(folder, "a.npy", np.arange(3))
+    ...     read_array(folder, record)
+    array([0, 1, 2])
+    """
+    array = np.asarray(array)
+    with ArrayFile(folder, name, array.dtype, array.shape) as file:
+        file.append(array)
+        return file.close()
+
+
+def write_bytes(folder: str, name: str, content: bytes) -> FileRecord:
+    """Writes a file that is no array."""
+    with open(os.path.join(folder, name), "xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return FileRecord(name, len(content), zlib.crc32(content))
+
+
+def npy_header(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
+    """What a `.npy` file of such an array begins with.
+
+    https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+    """
+    buffer = io.BytesIO()
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": tuple(shape)}
+    np.lib.format.write_array_header_1_0(buffer, header)
+    return buffer.getvalue()
+
+
+def check_size(folder: str, record: FileRecord) -> None:
+    """Refuses a file that is not there, or not as long as it was.
+
+    Raises:
+      ValueError: the message names the file.
+    """
+    path = os.path.join(folder, record.name)
+    try:
+        found = os.stat(path).st_size
+    except FileNotFoundError:
+        raise ValueError(f"{path!r} is missing: nothing was loaded. Restore another save.") from None
+    if found != record.num_bytes:
+        raise ValueError(
+            f"{path!r} has {found} bytes, expected {record.num_bytes}: it was cut off or changed. Nothing was loaded; "
+            "restore another save."
+        )
+
+
+def read_parts(
+    folder: str, record: FileRecord, row_bytes: int, header: bytes, most: int
+) -> Generator[Array, None, None]:
+    """The rows of an array file, at most `most` at a time: uint8 `[m, row_bytes]`, each part gone at the next.
+
+    Raises:
+      ValueError: it is not the file that was written; the last part was given then.
+    """
+    path = os.path.join(folder, record.name)
+    with open(path, "rb", buffering=0) as file:
+        found = file.read(len(header))
+        if found != header or (record.num_bytes - len(header)) % row_bytes:
+            raise ValueError(f"{path!r} is damaged: it does not begin as the array that was saved. Restore another save.")
+        crc32 = zlib.crc32(found)
+        num_rows = (record.num_bytes - len(header)) // row_bytes
+        part = np.empty((min(most, num_rows), row_bytes), np.uint8)
+        while num_rows:
+            rows = part[: min(most, num_rows)]
+            read_into(file, memoryview(rows).cast("B"), path)
+            crc32 = zlib.crc32(rows, crc32)
+            num_rows -= len(rows)
+            yield rows
+    if crc32 != record.crc32:
+        raise ValueError(f"{path!r} is damaged: its checksum is {crc32}, expected {record.crc32}. Restore another save.")
+
+
+def read_into(file: io.FileIO, target: memoryview, path: str) -> None:
+    """Fills `target` from a file.
+
+    Raises:
+      ValueError: the file ends before.
+    """
+    while len(target):
+        num = file.readinto(target)
+        if not num:
+            raise ValueError(f"{path!r} was cut off while it was read.")
+        target = target[num:]
+
+
+def read_bytes(folder: str, record: FileRecord) -> bytes:
+    """The whole file.
+
+    Raises:
+      ValueError: it is not what was written.
+    """
+    path = os.path.join(folder, record.name)
+    with open(path, "rb") as file:
+        content = file.read()
+    if zlib.crc32(content) != record.crc32 or len(content) != record.num_bytes:
+        raise ValueError(f"{path!r} is damaged: its checksum is not that of what was saved. Restore another save.")
+    return content
+
+
+def read_array(folder: str, record: FileRecord) -> Array:
+    """The array in a file.
+
+    Raises:
+      ValueError: it is not what was written.
+    """
+    return np.lib.format.read_array(io.BytesIO(read_bytes(folder, record)), allow_pickle=False)

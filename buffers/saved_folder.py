@@ -1,0 +1,322 @@
+"""Saves on the disk: folders in a folder, each with a manifest that tells all that is in it.
+
+    run/                          what `save` is given
+      step-000000001000/          a save, complete by itself
+        manifest.json             format, class, spec, settings, counters; names, sizes and checksums of all files
+        frames-000000.0.observation.npy ...   frames, in segments (`saved_frames.py`)
+        array.*.npy               the small arrays
+        iterators.*               places of datasets
+      .save.writing-...           one that is being written, or whose process was killed
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .buffer_state import BufferState, HeldFrames
+from .fields import Field
+from .pending_folder import PendingFolder
+from .saved_fields import fields_from_plain, fields_to_plain
+from .saved_files import FileRecord, check_size, read_array, write_array, write_bytes
+from .saved_frames import FolderFrames, KnownFrames, Segment, write_frames
+
+FORMAT = "replayfeed buffer"
+VERSION = 1
+
+_MANIFEST = "manifest.json"
+# The last entry of a manifest is the checksum of what stands before it.
+_CHECKSUM = b', "crc32": '
+_NAME = re.compile(r"step-(\d{12})(\.\d+)?")
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedFolder:
+    """A complete save.
+
+    Attributes:
+      path: of its folder.
+      manifest: what it says of itself.
+    """
+
+    path: str
+    manifest: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return os.path.basename(self.path)
+
+    @property
+    def step(self) -> int:
+        """Of the training."""
+        return int(self.manifest["step"])
+
+    @property
+    def order(self) -> int:
+        """Of two saves in one folder the later one has the higher number."""
+        return int(self.manifest["order"])
+
+    def state(self) -> BufferState:
+        """What it holds; all but the fields of the frames is read, and all files are known to be there.
+
+        Raises:
+          ValueError: a file is missing, cut off or damaged; the message names it.
+        """
+        return _read_state(self.path, self.manifest["state"])
+
+    def segments(self) -> dict[str, tuple[Segment, ...]]:
+        """Its segments of frames, by the path of the part that they belong to (`''`, `'predator'`)."""
+        return {path: _segments(self.path, plain) for path, plain in _parts(self.manifest["state"])}
+
+    def iterators(self) -> list[FileRecord]:
+        """Files of the places of datasets."""
+        return [FileRecord.from_plain(plain) for plain in self.manifest["iterators"]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """What `write_save` wrote.
+
+    Attributes:
+      path: of the folder.
+      num_bytes: of all its files.
+      num_bytes_written: of those that were not linked.
+      known: where the frames are saved now, by the path of the part that they belong to.
+    """
+
+    path: str
+    num_bytes: int
+    num_bytes_written: int
+    known: Mapping[str, KnownFrames]
+
+
+def is_save(path: str) -> bool:
+    """Whether this is the folder of one save, and not one that saves are in."""
+    return os.path.isfile(os.path.join(path, _MANIFEST))
+
+
+def open_save(path: str) -> SavedFolder:
+    """The save in this folder.
+
+    Raises:
+      ValueError: it is none, is damaged, or was written by a later version of this package.
+    """
+    file = os.path.join(path, _MANIFEST)
+    try:
+        with open(file, "rb") as opened:
+            content = opened.read()
+    except FileNotFoundError:
+        raise ValueError(f"{path!r} is no save: it has no {_MANIFEST}.") from None
+    body, separator, checksum = content.rpartition(_CHECKSUM)
+    try:
+        manifest = json.loads(content)
+        is_ours = isinstance(manifest, dict) and manifest.get("format") == FORMAT
+    except ValueError as error:  # also what is no UTF-8
+        raise ValueError(f"{file!r} is damaged, or none of ours: {error}. Restore another save.") from error
+    if not is_ours:
+        raise ValueError(f"{file!r} is not of this package: it does not say \"format\": {FORMAT!r}.")
+    version = manifest.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        raise ValueError(
+            f"{path!r} was written by a later replayfeed: it has format {version!r}, and this one reads up to "
+            f"{VERSION}; update the package."
+        )
+    if not separator or int(checksum[:-1]) != zlib.crc32(body):
+        raise ValueError(f"{file!r} is damaged: its checksum is wrong. Restore another save.")
+    return SavedFolder(path, manifest)
+
+
+def find_saves(path: str) -> tuple[list[SavedFolder], list[str]]:
+    """The complete saves in a folder, in the order in which they were written; and what looks like one and is none.
+
+    Raises:
+      FileNotFoundError: there is no such folder.
+    """
+    if not os.path.isdir(path):
+        raise FileNotFoundError(f"there is no folder {path!r}: nothing was saved there.")
+    saves, skipped = [], []
+    for name in sorted(os.listdir(path)):
+        if name.startswith(".save.writing-"):
+            skipped.append(f"{name}: was not written to its end")
+        elif _NAME.fullmatch(name):
+            try:
+                saves.append(open_save(os.path.join(path, name)))
+            except ValueError as error:
+                skipped.append(f"{name}: {error}")
+    return sorted(saves, key=lambda save: save.order), skipped
+
+
+def write_save(
+    path: str,
+    state: BufferState,
+    *,
+    step: int,
+    extra: Mapping[str, Any],
+    known: Mapping[str, KnownFrames],
+    write_iterators: Callable[[str], list[str]] | None,
+) -> Written:
+    """Writes a new save into a folder.
+
+    Args:
+      path: the folder, made where it is not there.
+      state: that a buffer gave.
+      step: of the training; a save of the same step is replaced.
+      extra: plain values to keep in the manifest.
+      known: where frames are saved already, by the path of the part that they belong to.
+      write_iterators: writes more files into a folder and returns their names; None: there are none.
+
+    Raises:
+      OSError: it cannot be written; nothing is left of it.
+    """
+    pending = PendingFolder(path, "save")
+    try:
+        folder = pending.path
+        written: dict[str, KnownFrames] = {}
+        # First: what is delivered from now on is not in the save.
+        names = [] if write_iterators is None else write_iterators(folder)
+        plain = _write_state(folder, "", "", state, known, written)
+        iterators = [_record_of(folder, name) for name in names]
+        # Only now: another process may have saved to this folder meanwhile.
+        saves, _ = find_saves(path)
+        order = max((save.order for save in saves), default=-1) + 1
+        manifest = {
+            "format": FORMAT,
+            "version": VERSION,
+            "step": step,
+            "order": order,
+            "time": time.time(),
+            **extra,
+            "iterators": [record.to_plain() for record in iterators],
+            "state": plain,
+        }
+        body = json.dumps(manifest).encode()[:-1]
+        write_bytes(folder, _MANIFEST, body + _CHECKSUM + b"%d}" % zlib.crc32(body))
+        name = f"step-{step:012d}"
+        taken = [save.name for save in saves]
+        final = next(each for each in (name, *(f"{name}.{i}" for i in range(1, len(taken) + 2))) if each not in taken)
+        sizes = [(entry.stat().st_size, entry.stat().st_nlink) for entry in os.scandir(folder)]
+        pending.publish(final)
+    except BaseException:
+        pending.discard()
+        raise
+    for save in saves:
+        if save.step == step:
+            shutil.rmtree(save.path, ignore_errors=True)
+    place = os.path.join(path, final)
+    known_now = {part: KnownFrames(place, each.segments) for part, each in written.items()}
+    new_bytes = sum(size for size, links in sizes if links == 1)
+    return Written(place, sum(size for size, _ in sizes), new_bytes, known_now)
+
+
+def remove_old(path: str, keep_last: int | None, keep_every: int | None) -> tuple[str, ...]:
+    """Removes saves as `keep_last` and `keep_every` say; returns their names."""
+    if keep_last is None:
+        return ()
+    saves, _ = find_saves(path)
+    removed = []
+    for save in saves[:-keep_last]:
+        if keep_every is None or save.step % keep_every:
+            shutil.rmtree(save.path, ignore_errors=True)
+            removed.append(save.name)
+    return tuple(removed)
+
+
+def _write_state(
+    folder: str,
+    part: str,
+    prefix: str,
+    state: BufferState,
+    known: Mapping[str, KnownFrames],
+    written: dict[str, KnownFrames],
+) -> dict[str, Any]:
+    frames = None
+    if state.frames is not None:
+        segments = write_frames(folder, prefix, state.frames, state.fields, known.get(part))
+        written[part] = KnownFrames(folder, segments)
+        ids = state.frames.ids
+        is_range = isinstance(ids, range)
+        frames = {
+            "ids": [ids.start, ids.stop, ids.step] if isinstance(ids, range) else None,
+            "id_file": None if is_range else write_array(folder, f"{prefix}ids.npy", state.frames.id_array()).to_plain(),
+            "columns": sorted(state.frames.columns),
+            "segments": [segment.to_plain() for segment in segments],
+        }
+    return {
+        "kind": state.kind,
+        "fields": fields_to_plain(state.fields),
+        "settings": dict(state.settings),
+        "values": dict(state.values),
+        "arrays": {
+            name: write_array(folder, f"{prefix}array.{index}.npy", array).to_plain()
+            for index, (name, array) in enumerate(sorted(state.arrays.items()))
+        },
+        "frames": frames,
+        "parts": {
+            name: _write_state(folder, _join(part, name), f"{prefix}part-{index}.", inner, known, written)
+            for index, (name, inner) in enumerate(sorted(state.parts.items()))
+        },
+    }
+
+
+def _read_state(folder: str, plain: Mapping[str, Any]) -> BufferState:
+    records = {name: FileRecord.from_plain(record) for name, record in plain["arrays"].items()}
+    for record in records.values():
+        check_size(folder, record)
+    fields = fields_from_plain(plain["fields"])
+    frames = None
+    if plain["frames"] is not None:
+        frames = _read_frames(folder, plain["frames"], fields, _segments(folder, plain))
+    return BufferState(
+        kind=plain["kind"],
+        fields=fields,
+        settings=plain["settings"],
+        values=plain["values"],
+        arrays={name: read_array(folder, record) for name, record in records.items()},
+        frames=frames,
+        parts={name: _read_state(folder, inner) for name, inner in plain["parts"].items()},
+    )
+
+
+def _read_frames(
+    folder: str, plain: Mapping[str, Any], fields: tuple[Field, ...], segments: tuple[Segment, ...]
+) -> HeldFrames:
+    if plain["ids"] is not None:
+        ids: Any = range(*plain["ids"])
+    else:
+        record = FileRecord.from_plain(plain["id_file"])
+        check_size(folder, record)
+        ids = read_array(folder, record)
+    source = FolderFrames(folder, segments, fields, ids)
+    return HeldFrames(ids, source, source.columns(plain["columns"]))
+
+
+def _segments(folder: str, plain: Mapping[str, Any]) -> tuple[Segment, ...]:
+    if plain["frames"] is None:
+        return ()
+    return tuple(Segment.from_plain(segment, folder) for segment in plain["frames"]["segments"])
+
+
+def _parts(plain: Mapping[str, Any], path: str = "") -> list[tuple[str, Mapping[str, Any]]]:
+    """A state and all that it consists of, each with its path."""
+    inner = [part for name, each in plain["parts"].items() for part in _parts(each, _join(path, name))]
+    return [(path, plain), *inner]
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}/{name}" if path else name
+
+
+def _record_of(folder: str, name: str) -> FileRecord:
+    """Of a file that somebody else wrote."""
+    with open(os.path.join(folder, name), "rb") as file:
+        content = file.read()
+        os.fsync(file.fileno())
+    return FileRecord(name, len(content), zlib.crc32(content))

@@ -1,0 +1,348 @@
+"""The frames of a save: segments of some megabytes, each a raw array for each field, that later saves share.
+
+What a frame holds never changes, so that a segment that was written once serves all later saves of the same buffer, as
+hard links: a save writes what is new since. A segment of which less than half is still held is given up, and what is
+held of it is written again; so are small ones when they are many.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from .buffer_state import HeldFrames, LiveFrames, Put, id_array
+from .fields import Field
+from .nests import Array
+from .saved_files import ArrayFile, FileRecord, check_size, npy_header, read_array, read_parts, write_array
+
+# A segment has so many bytes, or a share of all frames where that is more.
+_SEGMENT_BYTES = 16 * 2**20
+_SEGMENT_SHARE = 1 / 32
+
+# What is copied at a time: small enough to stay in the processor's cache.
+_PART_BYTES = 2**20
+
+# So many segments under a quarter of the usual size are left alone.
+_MOST_SMALL = 8
+
+# Two threads: one computes while the other reads or writes.
+_NUM_THREADS = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """Frames that were written together.
+
+    Attributes:
+      ids: of all of them, in the order of the rows: int64 `[m]`, ascending, or a range.
+      fields: the file of each field, `[m, ...]`.
+      columns: by name, the file of each column, `[m, ...]`.
+      id_file: the file of the ids, where they are no range.
+    """
+
+    ids: Array | range
+    fields: tuple[FileRecord, ...]
+    columns: Mapping[str, FileRecord]
+    id_file: FileRecord | None
+
+    @property
+    def files(self) -> list[FileRecord]:
+        """All of them."""
+        return [*self.fields, *self.columns.values(), *([self.id_file] if self.id_file else [])]
+
+    def to_plain(self) -> dict[str, Any]:
+        """As in a manifest."""
+        ids = self.ids
+        return {
+            "ids": [ids.start, ids.stop, ids.step] if isinstance(ids, range) else None,
+            "id_file": None if self.id_file is None else self.id_file.to_plain(),
+            "fields": [record.to_plain() for record in self.fields],
+            "columns": {name: record.to_plain() for name, record in self.columns.items()},
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any], folder: str) -> Segment:
+        """Of `to_plain`; reads its ids.
+
+        Raises:
+          ValueError: their file is missing or damaged.
+        """
+        id_file = None if plain["id_file"] is None else FileRecord.from_plain(plain["id_file"])
+        if id_file is None:
+            ids: Array | range = range(*(int(value) for value in plain["ids"]))
+        else:
+            check_size(folder, id_file)
+            ids = read_array(folder, id_file)
+        columns = {name: FileRecord.from_plain(record) for name, record in plain["columns"].items()}
+        return cls(ids, tuple(FileRecord.from_plain(record) for record in plain["fields"]), columns, id_file)
+
+
+@dataclasses.dataclass(frozen=True)
+class KnownFrames:
+    """Where frames of a buffer object are saved.
+
+    Attributes:
+      folder: of the save.
+      segments: in it.
+    """
+
+    folder: str
+    segments: tuple[Segment, ...]
+
+    def below(self, bound: int) -> KnownFrames:
+        """Without the segments in which an id of `bound` or more stands: those ids are given again."""
+        return KnownFrames(self.folder, tuple(part for part in self.segments if not len(part.ids) or part.ids[-1] < bound))
+
+
+def write_frames(
+    folder: str, prefix: str, frames: HeldFrames, fields: Sequence[Field], known: KnownFrames | None
+) -> tuple[Segment, ...]:
+    """Writes live frames into the folder of a save, linking what is known.
+
+    Args:
+      folder: of the save.
+      prefix: what the names of its files begin with.
+      frames: whose `source` is a `LiveFrames`.
+      fields: of a frame.
+      known: where some of them are saved already.
+
+    Returns:
+      The segments in which all of them stand.
+    """
+    live = frames.source
+    if not isinstance(live, LiveFrames):
+        raise TypeError(f"frames must be those of a buffer, got {live!r}.")
+    frame_bytes = sum(field.num_bytes for field in fields)
+    num = max(1, _SEGMENT_BYTES // frame_bytes, int(len(frames.ids) * _SEGMENT_SHARE))
+    linked, rest = _link(folder, frames, known, small=num // 4)
+    for places in _but_for(rest, len(frames.ids)):
+        live.skip(places)
+    new = [part[start : start + num] for part in rest for start in range(0, len(part), num)]
+    names = _free_names(f"{prefix}frames-", linked, len(new))
+
+    def write(name: str, places: range | Array) -> Segment:
+        return _write_segment(folder, name, frames, live, fields, places)
+
+    with concurrent.futures.ThreadPoolExecutor(_NUM_THREADS) as pool:
+        written = list(pool.map(write, names, new))
+    return (*linked, *written)
+
+
+class FolderFrames:
+    """The frames in the folder of a save (a `FrameSource`).
+
+    Args:
+      folder: of the save.
+      segments: in which they are.
+      fields: of a frame.
+      ids: of the frames, ascending.
+
+    Raises:
+      ValueError: an id is in no segment, or a file missing or cut off.
+    """
+
+    def __init__(
+        self, folder: str, segments: Sequence[Segment], fields: Sequence[Field], ids: Array | range
+    ) -> None:
+        self._folder = folder
+        self._fields = fields
+        self._num = len(ids)
+        # Of each segment: which of its rows are wanted, and whose places they are.
+        self._parts = [(segment, *_common(segment.ids, ids)) for segment in segments]
+        found = sum(_length(places) for _, _, places in self._parts)
+        if found != len(ids):
+            raise ValueError(f"{folder!r} holds {found} of its {len(ids)} frames; restore another save.")
+        for segment in segments:
+            for record in segment.files:
+                check_size(folder, record)
+
+    def columns(self, names: Sequence[str]) -> dict[str, Array]:
+        """The columns with these names, `[n, ...]`.
+
+        Raises:
+          ValueError: one is missing, or its file damaged.
+        """
+        columns: dict[str, Array] = {}
+        for name in names:
+            for segment, rows, places in self._parts:
+                if name not in segment.columns:
+                    raise ValueError(f"{self._folder!r} does not hold {name!r} of its frames; restore another save.")
+                part = read_array(self._folder, segment.columns[name])
+                if len(part) != len(segment.ids):
+                    raise ValueError(f"{segment.columns[name].name!r} has {len(part)} rows, not {len(segment.ids)}.")
+                if name not in columns:
+                    columns[name] = np.zeros((self._num, *part.shape[1:]), part.dtype)
+                columns[name][places] = part[rows]
+        return columns
+
+    def check(self) -> None:
+        """See `FrameSource`."""
+        self.deliver(lambda places, leaves: None)
+
+    def deliver(self, put: Put) -> None:
+        """See `FrameSource`."""
+        with concurrent.futures.ThreadPoolExecutor(_NUM_THREADS) as pool:
+            for done in [pool.submit(self._deliver, *part, put) for part in self._parts]:
+                done.result()
+
+    def _deliver(self, segment: Segment, rows: slice | Array, places: slice | Array, put: Put) -> None:
+        """Gives the frames of a segment to `put`."""
+        for part, leaves in self._read(segment):
+            if isinstance(rows, slice) and isinstance(places, slice):
+                start, stop = max(part.start, rows.start), min(part.stop, rows.stop)
+                if start < stop:
+                    offset = places.start - rows.start
+                    inside = slice(start - part.start, stop - part.start)
+                    put(slice(start + offset, stop + offset), [leaf[inside] for leaf in leaves])
+                continue
+            numbers, wanted = _numbers(rows), _numbers(places)
+            first, last = np.searchsorted(numbers, [part.start, part.stop])
+            if first < last:
+                put(wanted[first:last], [leaf[numbers[first:last] - part.start] for leaf in leaves])
+
+    def _read(self, segment: Segment) -> Iterator[tuple[slice, list[Array]]]:
+        """The rows of a segment, some at a time: their numbers, and all fields."""
+        num = len(segment.ids)
+        most = _rows_a_part(self._fields)
+        with contextlib.ExitStack() as stack:
+            parts = []
+            for field, record in zip(self._fields, segment.fields, strict=True):
+                header = npy_header(saved_dtype(field), (num, *field.shape))
+                reader = read_parts(self._folder, record, field.num_bytes, header, most)
+                stack.callback(reader.close)
+                parts.append(reader)
+            start = 0
+            for leaves in zip(*parts, strict=True):
+                yield slice(start, start + len(leaves[0])), list(leaves)
+                start += len(leaves[0])
+
+
+def _write_segment(
+    folder: str, name: str, frames: HeldFrames, live: LiveFrames, fields: Sequence[Field], places: range | Array
+) -> Segment:
+    ids = frames.ids
+    own = ids[places.start : places.stop] if isinstance(ids, range) and isinstance(places, range) else None
+    if own is None:
+        own = _as_range(id_array(ids)[places.start : places.stop] if isinstance(places, range) else id_array(ids)[places])
+    num, most = len(places), _rows_a_part(fields)
+    with contextlib.ExitStack() as stack:
+        files = [
+            stack.enter_context(
+                ArrayFile(folder, f"{name}.{_file_name(index, field.path)}", saved_dtype(field), (num, *field.shape))
+            )
+            for index, field in enumerate(fields)
+        ]
+        for start in range(0, num, most):
+            part = places[start : start + most]
+            leaves = live.read(slice(part.start, part.stop) if isinstance(part, range) else part)
+            for file, leaf in zip(files, leaves, strict=True):
+                file.append(leaf)
+        written = tuple(file.close() for file in files)
+    chosen = slice(places.start, places.stop) if isinstance(places, range) else places
+    columns = {
+        column: write_array(folder, f"{name}.column.{column}.npy", values[chosen])
+        for column, values in frames.columns.items()
+    }
+    id_file = None if isinstance(own, range) else write_array(folder, f"{name}.ids.npy", own)
+    return Segment(own, written, columns, id_file)
+
+
+def _link(
+    folder: str, frames: HeldFrames, known: KnownFrames | None, *, small: int
+) -> tuple[list[Segment], list[range | Array]]:
+    """Links segments that serve; returns them, and the places of the frames that are in none of them."""
+    num = len(frames.ids)
+    if known is None or not num:
+        return [], [range(num)]
+    held = [(segment, _common(segment.ids, frames.ids)[1]) for segment in known.segments]
+    useful = [
+        (segment, places)
+        for segment, places in held
+        if 2 * _length(places) >= len(segment.ids) > 0 and set(segment.columns) == set(frames.columns)
+    ]
+    few = [segment for segment, _ in useful if len(segment.ids) < small]
+    if len(few) > _MOST_SMALL:
+        useful = [(segment, places) for segment, places in useful if len(segment.ids) >= small]
+    linked: list[Segment] = []
+    rest = np.ones(num, bool)
+    for segment, places in useful:
+        try:
+            for record in segment.files:
+                os.link(os.path.join(known.folder, record.name), os.path.join(folder, record.name))
+        except OSError:
+            # Another file system, one without links, or the save was removed: then it is written again.
+            for record in segment.files:
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(os.path.join(folder, record.name))
+            continue
+        linked.append(segment)
+        rest[places] = False
+    left = np.flatnonzero(rest)
+    if len(left) and left[-1] - left[0] == len(left) - 1:
+        return linked, [range(int(left[0]), int(left[-1]) + 1)]
+    return linked, [left] if len(left) else []
+
+
+def _but_for(parts: Sequence[range | Array], num: int) -> list[slice | Array]:
+    """All places below `num` but these."""
+    if len(parts) == 1 and isinstance(parts[0], range):
+        around = [slice(0, parts[0].start), slice(parts[0].stop, num)]
+        return [places for places in around if places.start < places.stop]
+    others = np.ones(num, bool)
+    for part in parts:
+        others[part] = False
+    return [np.flatnonzero(others)]
+
+
+def _common(some: Array | range, others: Array | range) -> tuple[slice | Array, slice | Array]:
+    """The ids that two ascending lists share: their places in the one, and in the other."""
+    if isinstance(some, range) and isinstance(others, range) and some.step == others.step == 1:
+        start, stop = max(some.start, others.start), min(some.stop, others.stop)
+        stop = max(start, stop)
+        return slice(start - some.start, stop - some.start), slice(start - others.start, stop - others.start)
+    _, first, second = np.intersect1d(id_array(some), id_array(others), assume_unique=True, return_indices=True)
+    return first, second
+
+
+def _as_range(ids: Array) -> Array | range:
+    """Ids that follow each other as a range."""
+    if len(ids) and ids[-1] - ids[0] == len(ids) - 1:
+        return range(int(ids[0]), int(ids[-1]) + 1)
+    return ids
+
+
+def _length(places: slice | Array) -> int:
+    return places.stop - places.start if isinstance(places, slice) else len(places)
+
+
+def _numbers(places: slice | Array) -> Array:
+    return np.arange(places.start, places.stop) if isinstance(places, slice) else places
+
+
+def _rows_a_part(fields: Sequence[Field]) -> int:
+    return max(1, _PART_BYTES // sum(field.num_bytes for field in fields))
+
+
+def saved_dtype(field: Field) -> np.dtype[Any]:
+    """The dtype of a field's file: NumPy knows no bfloat16, whose bits are kept as uint16."""
+    known = field.numpy_dtype
+    return known if known.kind in "biufc" else np.dtype(f"u{known.itemsize}")
+
+
+def _file_name(index: int, path: str) -> str:
+    """A field's path as part of a file's name; of one that is too long the beginning."""
+    return f"{index}.{quote(path, safe='')[:120]}.npy"
+
+
+def _free_names(prefix: str, linked: Sequence[Segment], num: int) -> list[str]:
+    """Names of new segments: numbers go on after those that are linked."""
+    taken = [int(segment.fields[0].name.removeprefix(prefix).split(".")[0]) for segment in linked]
+    first = max(taken, default=-1) + 1
+    return [f"{prefix}{number:06d}" for number in range(first, first + num)]

@@ -1,0 +1,387 @@
+"""Saving and restoring buffers: what is written when, what is checked first, and what is told."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .buffer_state import BufferState, FrameSource, LiveFrames, RestorePlan
+from .counts import check_count
+from .nests import Array
+from .row_numbers import pieces_of
+from .save_reports import RestoreReport, SaveReport, differing
+from .saved_fields import describe_differences
+from .saved_folder import SavedFolder, find_saves, is_save, open_save, remove_old, write_save
+from .saved_frames import KnownFrames
+from .saved_iterators import restore_iterators, save_iterators
+from .settings_text import differences, settings_from_plain
+from .state_dict import dict_from_bytes, dict_to_bytes, state_from_dict, state_to_dict
+
+if TYPE_CHECKING:
+    from .restorable import OnMismatch, Restorable
+
+_MOST_MARKS = 1000
+_TELL_EVERY_S = 5.0
+
+_logger = logging.getLogger(__name__)
+
+
+def save(
+    buffer: Restorable,
+    path: str | os.PathLike[str],
+    *,
+    step: int | None,
+    keep_last: int | None,
+    keep_every: int | None,
+    iterators: Mapping[str, Any] | None,
+) -> SaveReport:
+    """See `Restorable.save`."""
+    place = _local(path)
+    if step is not None:
+        _check_step(step)
+    check_count("keep_last", keep_last, optional=True)
+    check_count("keep_every", keep_every, optional=True)
+    if keep_every is not None and keep_last is None:
+        raise ValueError("keep_every says which saves keep_last does not remove: give keep_last too.")
+    started = time.monotonic()
+    with _saving(buffer):
+        if step is None:
+            saves = find_saves(place)[0] if os.path.isdir(place) else []
+            step = saves[-1].step + 1 if saves else 0
+        state = buffer._capture()
+        try:
+            marks = [*buffer._marks, [step, state.moment]]
+            written = write_save(
+                place,
+                state,
+                step=step,
+                extra={"marks": marks[-_MOST_MARKS:]},
+                known=buffer._known_frames,
+                write_iterators=None if not iterators else lambda folder: save_iterators(folder, iterators),
+            )
+        finally:
+            state.close()
+        buffer._known_frames = dict(written.known)
+        buffer._marks = marks[-_MOST_MARKS:]
+        removed = remove_old(place, keep_last, keep_every)
+    report = SaveReport(
+        path=written.path,
+        step=step,
+        frames=state.num_frames,
+        num_bytes=written.num_bytes,
+        num_bytes_written=written.num_bytes_written,
+        seconds=time.monotonic() - started,
+        removed=removed,
+    )
+    _logger.info("%s", report)
+    return report
+
+
+def restore(
+    buffer: Restorable,
+    path: str | os.PathLike[str],
+    on_mismatch: OnMismatch,
+    *,
+    step: int | None,
+    cut_back: bool,
+    iterators: Mapping[str, Any] | None,
+) -> RestoreReport:
+    """See `Restorable.restore`."""
+    place = _local(path)
+    if step is not None:
+        _check_step(step)
+    if cut_back and step is None:
+        raise ValueError("cut_back=True leaves out what was added after a step: give step too.")
+    started = time.monotonic()
+    if is_save(place):
+        saves, skipped = [open_save(place)], []
+    else:
+        saves, skipped = find_saves(place)
+    for told in skipped:
+        _logger.warning("%s: skipped %s", place, told)
+    if not saves:
+        raise FileNotFoundError(
+            f"there is no complete save in {place!r}{': skipped ' + '; '.join(skipped) if skipped else ''}."
+        )
+    chosen, mark = _choose(saves, step, cut_back=cut_back)
+    with _saving(buffer):
+        num_dropped, changed = _take_over(buffer, chosen.state(), on_mismatch)
+        buffer._marks = [list(each) for each in chosen.manifest["marks"]]
+        known = {part: KnownFrames(chosen.path, segments) for part, segments in chosen.segments().items()}
+        buffer._known_frames = known
+        num_cut = 0
+        if mark is not None:
+            # Ids are given again from here on, so that no file holds those of this buffer any more.
+            buffer._known_frames = {}
+            buffer._marks = [each for each in buffer._marks if each[0] <= mark[0]]
+            num_cut = buffer._cut_back(mark[1])
+        restore_iterators(chosen.path, iterators or {})
+    report = RestoreReport(
+        path=chosen.path,
+        step=chosen.step if mark is None else mark[0],
+        frames=len(buffer),  # type: ignore[arg-type]
+        dropped=num_dropped,
+        cut=num_cut,
+        changed=changed,
+        skipped=tuple(skipped),
+        seconds=time.monotonic() - started,
+    )
+    _logger.info("%s", report)
+    return report
+
+
+def get_state(buffer: Restorable) -> dict[str, Any]:
+    """See `Restorable.get_state`."""
+    with _saving(buffer):
+        state = buffer._capture()
+        try:
+            return {**state_to_dict(state), "marks": [list(each) for each in buffer._marks]}
+        finally:
+            state.close()
+
+
+def set_state(buffer: Restorable, state: Mapping[str, Any], on_mismatch: OnMismatch) -> RestoreReport:
+    """See `Restorable.set_state`."""
+    started = time.monotonic()
+    read = state_from_dict(state)
+    with _saving(buffer):
+        num_dropped, changed = _take_over(buffer, read, on_mismatch)
+        buffer._marks = [list(each) for each in state.get("marks", [])]
+        buffer._known_frames = {}
+    return RestoreReport(
+        path=None,
+        step=buffer._marks[-1][0] if buffer._marks else None,
+        frames=len(buffer),  # type: ignore[arg-type]
+        dropped=num_dropped,
+        cut=0,
+        changed=changed,
+        skipped=(),
+        seconds=time.monotonic() - started,
+    )
+
+
+def to_bytes(buffer: Restorable) -> bytes:
+    """See `Restorable.serialize`."""
+    return dict_to_bytes(get_state(buffer))
+
+
+def from_bytes(buffer: Restorable, content: bytes) -> None:
+    """See `Restorable.deserialize`."""
+    set_state(buffer, dict_from_bytes(content), "error")
+
+
+def mark_step(buffer: Restorable, step: int) -> None:
+    """See `Restorable.mark_step`."""
+    _check_step(step)
+    moment = buffer._moment()
+    if moment is None:
+        raise ValueError(
+            f"mark_step: a {type(buffer).__name__} cannot be cut back to a step, because what it gave up since is lost; "
+            "save it at that step."
+        )
+    if buffer._marks and step < buffer._marks[-1][0]:
+        raise ValueError(f"mark_step: step {step} comes after step {buffer._marks[-1][0]}; steps must not fall.")
+    buffer._marks = [*buffer._marks, [step, moment]][-_MOST_MARKS:]
+
+
+def _take_over(
+    buffer: Restorable, state: BufferState, on_mismatch: OnMismatch
+) -> tuple[int, dict[str, tuple[Any, Any]]]:
+    """Checks everything, then fills the buffer; returns how many frames had no room, and settings that differed."""
+    if on_mismatch not in ("error", "resize", "keep"):
+        raise ValueError(f"on_mismatch must be 'error', 'resize' or 'keep', got {on_mismatch!r}.")
+    changed = check_fits(buffer, state, on_mismatch)
+    target = buffer
+    if changed and on_mismatch == "keep":
+        if buffer._has_drawn():
+            raise ValueError(
+                "on_mismatch='keep': datasets were made of this buffer, or draws, which know its memory as it is. "
+                "Restore before anything is drawn, or build the buffer with the stored settings."
+            )
+        target = buffer._rebuilt(settings_from_plain({name: stored for name, (stored, _) in changed.items()}))
+    plan = target._plan_restore(state, resize=bool(changed) and on_mismatch == "resize")
+    fill(plan, state)
+    if target is not buffer:
+        buffer.__dict__.clear()
+        buffer.__dict__.update(target.__dict__)
+    return _sum(plan, lambda each: each.num_dropped), changed
+
+
+def check_fits(buffer: Restorable, state: BufferState, on_mismatch: OnMismatch) -> dict[str, tuple[Any, Any]]:
+    """Settings that differ: (stored, of the buffer), by name.
+
+    Raises:
+      ValueError: the state is of another class, of another spec, or settings differ that must not.
+    """
+    kind = type(buffer).__name__
+    if state.kind != kind:
+        raise ValueError(f"a {state.kind} was saved, and this is a {kind}: build a {state.kind}.")
+    told = describe_differences(state.fields, buffer._saved_fields())
+    if told:
+        raise ValueError(f"data_spec differs from what was saved: {'; '.join(told)}.")
+    changed = differences(state.settings, buffer._settings())
+    if not changed or on_mismatch == "keep":
+        return changed
+    if on_mismatch == "error":
+        raise ValueError(
+            f"settings differ from what was saved: {differing(changed)}. Build the buffer with the stored ones, or "
+            "say on_mismatch='resize' (those of this buffer, and what fits) or 'keep' (the stored ones)."
+        )
+    fixed = {name: both for name, both in changed.items() if name in buffer._FIXED_SETTINGS}
+    if fixed:
+        raise ValueError(
+            f"on_mismatch='resize' cannot change these: {differing(fixed)}. Build the buffer with the stored ones, or "
+            "say on_mismatch='keep'."
+        )
+    return changed
+
+
+def fill(plan: RestorePlan, state: BufferState) -> None:
+    """Carries a plan out.
+
+    Raises:
+      ValueError: frames are damaged; the buffer is as it was.
+    """
+    jobs = list(_jobs(plan, state))
+    if not all(each.is_empty for each, _ in jobs):
+        # What is held now is only given up for frames that are known to be sound.
+        for _, inner in jobs:
+            if inner.frames is not None:
+                _stored(inner).check()
+    with contextlib.ExitStack() as stack:
+        for lock in {id(each.lock): each.lock for each, _ in jobs}.values():
+            stack.enter_context(lock)
+        for each, _ in jobs:
+            each.clear()
+        try:
+            for each, inner in jobs:
+                if inner.frames is not None:
+                    _stored(inner).deliver(_writer(each))
+        except BaseException:
+            for each, _ in jobs:
+                each.clear()
+            raise
+        # Parts before the whole.
+        for each, _ in reversed(jobs):
+            each.finish()
+
+
+def _jobs(plan: RestorePlan, state: BufferState) -> Iterator[tuple[RestorePlan, BufferState]]:
+    yield plan, state
+    for name, part in plan.parts.items():
+        yield from _jobs(part, state.parts[name])
+
+
+def _stored(state: BufferState) -> FrameSource:
+    if state.frames is None or isinstance(state.frames.source, LiveFrames):
+        raise TypeError("a state that is taken over must have been saved.")
+    return state.frames.source
+
+
+def _writer(plan: RestorePlan) -> Callable[[slice | Array, list[Array]], None]:
+    """Writes frames of a state to the rows that a plan says; leaves out those that it does not take."""
+    storage, wanted = plan.storage, plan.places
+    if storage is None:
+        raise TypeError("a plan that takes frames needs a storage.")
+
+    def put(places: slice | Array, leaves: list[Array]) -> None:
+        if isinstance(places, slice) and isinstance(wanted, slice):
+            start, stop = max(places.start, wanted.start), min(places.stop, wanted.stop)
+            if start >= stop:
+                return
+            leaves = [leaf[start - places.start : stop - places.start] for leaf in leaves]
+            index: slice | Array = slice(start - wanted.start, stop - wanted.start)
+        else:
+            numbers = np.arange(places.start, places.stop) if isinstance(places, slice) else places
+            chosen = np.arange(wanted.start, wanted.stop) if isinstance(wanted, slice) else wanted
+            found = np.searchsorted(chosen, numbers)
+            taken = found < len(chosen)
+            taken[taken] = chosen[found[taken]] == numbers[taken]
+            if not taken.any():
+                return
+            index, leaves = found[taken], [leaf[taken] for leaf in leaves]
+        for piece, rows in pieces_of(plan.rows, index):
+            part = leaves
+            if isinstance(piece, slice) and isinstance(index, slice) and piece != index:
+                part = [leaf[piece.start - index.start : piece.stop - index.start] for leaf in leaves]
+            storage.write_raw(rows, part)
+
+    return put
+
+
+def _sum(plan: RestorePlan, of: Callable[[RestorePlan], int]) -> int:
+    return of(plan) + sum(_sum(part, of) for part in plan.parts.values())
+
+
+def _choose(saves: list[SavedFolder], step: int | None, *, cut_back: bool) -> tuple[SavedFolder, list[Any] | None]:
+    """The save to restore, and the moment to cut it back to."""
+    if step is None:
+        return saves[-1], None
+    exact = [save for save in saves if save.step == step]
+    if exact:
+        return exact[-1], None
+    older = max((save for save in saves if save.step < step), key=lambda save: (save.step, save.order), default=None)
+    newer = min((save for save in saves if save.step > step), key=lambda save: (save.step, -save.order), default=None)
+    if cut_back and newer is not None:
+        known = [mark for mark in newer.manifest["marks"] if mark[0] <= step and mark[1] is not None]
+        if known and (older is None or known[-1][0] > older.step):
+            if known[-1][0] < step:
+                _warn(
+                    f"the buffer is cut back to step {known[-1][0]}, the last moment before step {step} that the save "
+                    f"of step {newer.step} knows: what was added in between is left out (mark_step)."
+                )
+            return newer, known[-1]
+        if older is None:
+            raise ValueError(
+                f"{newer.path!r}, of step {newer.step}, cannot be cut back to step {step}: it knows no moment at or "
+                "before it. Say mark_step() while training, or take cut_back=False."
+            )
+    if older is not None:
+        _warn(
+            f"the buffer was saved at step {older.step}, and is restored for step {step}: what was added in these "
+            f"{step - older.step} steps is not in it."
+        )
+        return older, None
+    assert newer is not None  # there is at least one save
+    _warn(
+        f"the buffer was saved at step {newer.step}, and is restored for step {step}: it holds what was added in "
+        f"{newer.step - step} steps that the model has not seen. cut_back=True leaves that out where it can."
+    )
+    return newer, None
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, UserWarning, stacklevel=5)
+
+
+@contextlib.contextmanager
+def _saving(buffer: Restorable) -> Iterator[None]:
+    """One save or restore of a buffer at a time; says what it waits for."""
+    while not buffer._save_lock.acquire(timeout=_TELL_EVERY_S):
+        _logger.warning("waiting: another thread is saving or restoring this %s", type(buffer).__name__)
+    lock = buffer._save_lock
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _check_step(step: Any) -> None:
+    if isinstance(step, bool) or not hasattr(step, "__index__"):
+        raise TypeError(f"step must be an int, got {step!r}.")
+    if step < 0:
+        raise ValueError(f"step must be at least 0, got {step!r}.")
+
+
+def _local(path: str | os.PathLike[str]) -> str:
+    text = os.fspath(path)
+    if "://" in text:
+        raise ValueError(f"path must be of this machine, got {text!r}; save to a disk, and copy the folder.")
+    return text
