@@ -93,6 +93,30 @@ def load_schema() -> Any:
     return schema_pb2
 
 
+def load_checkpoint_schema() -> Any:
+    """The module of the messages in a checkpoint's `tables.tfrecord`.
+
+    Raises:
+      ImportError: as `load_reverb`.
+    """
+    load_reverb()
+    from reverb.cc.checkpointing import checkpoint_pb2
+
+    return checkpoint_pb2
+
+
+def load_types() -> Any:
+    """The module that has Reverb's `TableInfo`.
+
+    Raises:
+      ImportError: as `load_reverb`.
+    """
+    load_reverb()
+    from reverb import reverb_types
+
+    return reverb_types
+
+
 def _explain(reverb: str | None, tensorflow: str | None) -> str:
     found = f"found dm-reverb {reverb or '(not installed)'} and tensorflow {tensorflow or '(not installed)'}"
     return (

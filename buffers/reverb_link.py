@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from .base import WaitTimeoutError
+from .reverb_control import CONTROL_TABLE
 from .reverb_import import load_reverb
 from .reverb_layout import packed_signature
 from .reverb_limits import limiter_state
@@ -64,8 +65,9 @@ class ServerLink:
         self._nobody_in_python = threading.Condition()
         tables = self.tables()
         owners = _owners_of_tables_beside(tables)
-        if table not in tables:
-            own = ", ".join(sorted(tables.keys() - owners.keys())) or "none"
+        own_names = sorted(tables.keys() - owners.keys() - {CONTROL_TABLE})
+        if table not in own_names and table not in owners:
+            own = ", ".join(own_names) or "none"
             raise ValueError(f"there is no table {table!r} at {address}; it has {own}.")
         if table in owners:
             raise ValueError(
@@ -74,7 +76,7 @@ class ServerLink:
             )
         self.first_info = tables[table]
         self.table_names = tuple(sorted(tables))
-        self.own_table_names = tuple(sorted(tables.keys() - owners.keys()))
+        self.own_table_names = tuple(own_names)
 
     def tables(self) -> dict[str, Any]:
         """Every table's `TableInfo`, by name.

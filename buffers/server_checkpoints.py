@@ -1,0 +1,326 @@
+"""Takes checkpoints of a running server: on request, every so often, and those that clients ask Reverb for.
+
+Reverb's checkpointer keeps one checkpoint and deletes whatever else is in its folder. So it has a folder of its own,
+`in_progress`; what it has finished there gets a second name beside it (hard links), our manifest, and `DONE`, and is
+then a checkpoint. Whenever this is cut short, what is in either folder has no `DONE`, or is finished at the next start.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import pathlib
+import queue
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from .base import WaitTimeoutError
+from .reverb_control import CONTROL_TABLE, CheckpointReport, ServerStatus, read_status, step_of, tell_step, write_status
+from .reverb_import import load_grpc, load_reverb
+from .reverb_wire import open_channel, top_priority
+from .server_checkpoint_records import read_items, read_tables
+from .server_checkpoint_rewrite import link_or_copy
+from .server_manifest import (
+    DATA_FILES,
+    DONE,
+    Manifest,
+    files_of,
+    find_checkpoints,
+    look_at,
+    remove_checkpoint,
+    time_in_name,
+    to_remove,
+    write_manifest,
+)
+
+_logger = logging.getLogger(__name__)
+
+IN_PROGRESS = "in_progress"
+_LOOK_SECONDS = 0.5
+_LINE_SECONDS = 5.0
+_ASK_SECONDS = 2.0
+_END_SECONDS = 600.0
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointRule:
+    """When checkpoints are taken without being asked for, and how many stay.
+
+    Attributes:
+      every_s: seconds from one to the next; None: not by time.
+      every_inserts: inserts into all tables together from one to the next; None: not by inserts.
+      keep_last: the newest ones that stay; None: all.
+    """
+
+    every_s: float | None
+    every_inserts: int | None
+    keep_last: int | None
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether any is taken without being asked for."""
+        return self.every_s is not None or self.every_inserts is not None
+
+
+class ServerCheckpoints:
+    """The checkpoints of one server; any number of threads may ask.
+
+    Args:
+      folder: where they go.
+      address: `host:port` of the server.
+      tables: what the manifest tells of each table: `TableConfig.to_dict`, or None.
+      rule: when they are taken.
+      status: what the server says of itself.
+      step: what the trainer has last told.
+    """
+
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        address: str,
+        tables: Sequence[Mapping[str, Any] | None],
+        rule: CheckpointRule,
+        status: ServerStatus,
+        step: int | None,
+    ) -> None:
+        self._folder = folder
+        self._in_progress = folder / IN_PROGRESS
+        self._tables = tuple(tables)
+        self._rule = rule
+        self._status = status
+        self._client = load_reverb().Client(address)
+        self._channel = open_channel(address)
+        self._lock = threading.RLock()
+        self._ended = threading.Event()
+        self._activity = self._counts()
+        self._due = time.monotonic() + (rule.every_s or 0.0)
+        write_status(self._client, status, step)
+        self._thread = threading.Thread(target=self._run, name="replayfeed-checkpoints", daemon=True)
+        self._thread.start()
+
+    @property
+    def status(self) -> ServerStatus:
+        """What the server says of itself now."""
+        return self._status
+
+    def take(self, step: int | None, timeout_s: float, why: str = "as asked") -> CheckpointReport:
+        """Takes a checkpoint now.
+
+        Args:
+          step: what the trainer says; None: what it has last told.
+          timeout_s: how long it may take.
+          why: for the log.
+
+        Raises:
+          WaitTimeoutError: it takes longer. It goes on, and may be complete later.
+          RuntimeError, OSError: Reverb, or the disk, cannot write it.
+        """
+        began = time.monotonic()
+        if not self._lock.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX)):
+            raise WaitTimeoutError(f"another checkpoint of {self._folder} is not done; gave up after {timeout_s:g} s.")
+        try:
+            if step is not None:
+                tell_step(self._client, read_status(self._client)[0], step)
+            _logger.info("checkpoint into %s begins (%s); inserts and samples wait meanwhile", self._folder, why)
+            activity = self._counts()
+            path = self._ask_reverb(began + timeout_s, timeout_s)
+            return self._adopt(pathlib.Path(path), time.monotonic() - began, step, activity)
+        except Exception as error:
+            self._say(dataclasses.replace(self._status, problem=f"{type(error).__name__}: {error}"))
+            raise
+        finally:
+            self._lock.release()
+
+    def end(self) -> None:
+        """Ends the thread; a checkpoint that is being taken is finished before."""
+        self._ended.set()
+        give_up = time.monotonic() + _END_SECONDS
+        self._thread.join(_LINE_SECONDS)
+        while self._thread.is_alive() and time.monotonic() < give_up:
+            _logger.warning("the server stops when the checkpoint into %s is done", self._folder)
+            self._thread.join(_LINE_SECONDS)
+        self._channel.close()
+
+    def let_end(self) -> None:
+        """The thread ends when it can; nothing waits for it."""
+        self._ended.set()
+
+    def _run(self) -> None:
+        """Until the server stops: what is due, and what clients have asked Reverb for."""
+        while not self._ended.wait(
+            _LOOK_SECONDS if self._rule.every_s is None else min(_LOOK_SECONDS, self._rule.every_s)
+        ):
+            try:
+                self._look()
+            except Exception as error:  # told, and tried again
+                _logger.error("checkpoint into %s failed: %s: %s", self._folder, type(error).__name__, error)
+                self._due = time.monotonic() + (self._rule.every_s or _LINE_SECONDS)
+
+    def _look(self) -> None:
+        with self._lock:
+            for path in finished_in(self._in_progress):
+                self._adopt(path, 0.0, None, self._counts())
+        if not self._rule.is_automatic:
+            return
+        counts = self._counts()
+        inserts, samples = (after - before for after, before in zip(counts, self._activity, strict=True))
+        if inserts < 0 or samples < 0:  # a table was emptied
+            self._activity = (0, 0)
+            return
+        every_s, every_inserts = self._rule.every_s, self._rule.every_inserts
+        if every_inserts is not None and inserts >= every_inserts:
+            self.take(None, float("inf"), f"{inserts:,} inserts since the last one")
+        elif every_s is not None and time.monotonic() >= self._due:
+            if inserts or samples:
+                self.take(None, float("inf"), f"every {every_s:g} s")
+            self._due = time.monotonic() + every_s
+
+    def _counts(self) -> tuple[int, int]:
+        """Inserts and samples of all tables."""
+        infos = self._client.server_info(timeout=int(_ASK_SECONDS))
+        told = [info.rate_limiter_info for name, info in infos.items() if name != CONTROL_TABLE]
+        return sum(one.insert_stats.completed for one in told), sum(one.sample_stats.completed for one in told)
+
+    def _ask_reverb(self, deadline: float, timeout_s: float) -> str:
+        """Reverb's own call, which has no timeout."""
+        done: queue.SimpleQueue[tuple[str, Exception | None]] = queue.SimpleQueue()
+
+        def call() -> None:
+            try:
+                done.put((self._client.checkpoint(), None))
+            except Exception as error:  # handed to the caller, whatever it is
+                done.put(("", error))
+
+        began = time.monotonic()
+        threading.Thread(target=call, name="replayfeed-checkpoint", daemon=True).start()
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                path, error = done.get(timeout=max(0.0, min(_LINE_SECONDS, left)))
+            except queue.Empty:
+                num_bytes = sum(file.stat().st_size for file in self._in_progress.glob("*/*"))
+                what = f"checkpoint into {self._folder}: {num_bytes / 1e6:.1f} MB in {time.monotonic() - began:.0f} s"
+                if left <= 0:
+                    raise WaitTimeoutError(
+                        f"{what}; gave up after {timeout_s:g} s. It goes on, and may be complete later."
+                    ) from None
+                _logger.warning("%s", what)
+                continue
+            if error is not None:
+                raise error
+            return path
+
+    def _adopt(
+        self, path: pathlib.Path, seconds: float, step: int | None, activity: tuple[int, int]
+    ) -> CheckpointReport:
+        """Makes a checkpoint of what Reverb has finished."""
+        began = time.monotonic()
+        if step is None:
+            step = step_of(top_priority(self._channel, CONTROL_TABLE, _ASK_SECONDS))
+        report = adopt(path, self._folder, self._tables, step)
+        report = dataclasses.replace(report, seconds=seconds + time.monotonic() - began)
+        _logger.info(
+            "checkpoint %s is complete: step %s, %s, %.1f MB in %.1f s",
+            report.path,
+            step,
+            items_text(report.items),
+            report.num_bytes / 1e6,
+            report.seconds,
+        )
+        self._activity = activity
+        self._due = time.monotonic() + (self._rule.every_s or 0.0)
+        remove_old(self._folder, self._rule.keep_last)
+        self._say(dataclasses.replace(self._status, last=report, problem=None))
+        return report
+
+    def _say(self, status: ServerStatus) -> None:
+        self._status = status
+        try:
+            step = step_of(top_priority(self._channel, CONTROL_TABLE, _ASK_SECONDS))
+            write_status(self._client, status, step)
+        except (RuntimeError, load_grpc().RpcError, ValueError) as error:
+            _logger.warning("clients cannot be told of checkpoints: %s", error)
+
+
+def finished_in(in_progress: pathlib.Path) -> list[pathlib.Path]:
+    """What Reverb has finished and nobody has adopted, oldest first."""
+    if not in_progress.exists():
+        return []
+    return sorted(path for path in in_progress.iterdir() if time_in_name(path.name) and (path / DONE).exists())
+
+
+def adopt(
+    path: pathlib.Path, folder: pathlib.Path, tables: Sequence[Mapping[str, Any] | None], step: int | None
+) -> CheckpointReport:
+    """Makes a checkpoint in `folder` of what Reverb has finished in `path`, which goes.
+
+    Raises:
+      OSError: the disk does not take it.
+    """
+    target = folder / path.name
+    if target.exists():  # begun and cut short
+        remove_checkpoint(target)
+    target.mkdir(exist_ok=True)
+    for name in DATA_FILES:
+        link_or_copy(path / name, target / name)
+    records = read_tables(target)
+    items = {
+        name: int(record.rate_limiter.insert_count - record.rate_limiter.delete_count)
+        for name, record in records.items()
+        if name != CONTROL_TABLE
+    }
+    manifest = Manifest((time_in_name(path.name) or 0) / 1e9, step, tuple(tables), items, files_of(target))
+    write_manifest(target, manifest)
+    remove_checkpoint(path)
+    return CheckpointReport(str(target), step, items, manifest.num_bytes, 0.0)
+
+
+def clean_up(folder: pathlib.Path) -> None:
+    """Before a start: what Reverb had finished becomes a checkpoint, what it had not is named and deleted.
+
+    Raises:
+      OSError: the disk does not take it.
+    """
+    in_progress = folder / IN_PROGRESS
+    in_progress.mkdir(exist_ok=True)
+    for path in finished_in(in_progress):
+        problem = look_at(path, time_in_name(path.name) or 0).problem
+        if problem is None:
+            try:
+                report = adopt(path, folder, (), _step_in(path))
+            except tf.errors.OpError as error:
+                problem = f"{type(error).__name__}: {error}"
+            else:
+                _logger.warning("checkpoint %s was finished by Reverb when its server ended", report.path)
+        if problem is not None:
+            _logger.warning("checkpoint %s is not complete and is deleted: %s", path, problem)
+            remove_checkpoint(path)
+    for path in in_progress.iterdir():
+        if path.is_dir() and time_in_name(path.name) is not None:
+            _logger.warning("checkpoint %s was not finished when its server ended; it is deleted", path)
+            remove_checkpoint(path)
+
+
+def remove_old(folder: pathlib.Path, keep_last: int | None) -> None:
+    """Deletes what is not to be kept."""
+    for checkpoint in to_remove(find_checkpoints(folder), keep_last):
+        _logger.info("checkpoint %s is deleted: %s", checkpoint.path, checkpoint.problem or "newer ones are there")
+        remove_checkpoint(checkpoint.path)
+
+
+def items_text(items: Mapping[str, int]) -> str:
+    """How many items there are, in words.
+
+    >>> items_text({"replay": 2000, "other": 1})
+    "2,000 items in table 'replay', 1 items in table 'other'"
+    """
+    return ", ".join(f"{count:,} items in table {name!r}" for name, count in items.items())
+
+
+def _step_in(path: pathlib.Path) -> int | None:
+    """The step that a checkpoint's own table tells."""
+    return next((step_of(item.priority) for item in read_items(path) if item.table == CONTROL_TABLE), None)
