@@ -143,6 +143,15 @@ class EpisodeRule:
         """Says that the frames added last were ends after all: their streams were ended."""
         self._loose_now = None
 
+    @property
+    def loose_flag(self) -> str | None:
+        """Of the frame added last, the field by which it looks like an end that nothing told; None: it does not."""
+        return self._loose_now
+
+    def restore_loose_flag(self, path: str | None) -> None:
+        """Goes on after a frame of which `loose_flag` told this."""
+        self._loose_now = path if self._loose_flags else None
+
     def _look_for_loose_flags(self, leaves: Sequence[Array], streams: Array | None) -> None:
         if streams is not None:
             # Of what follows what nothing is known here but inside of a sequence.

@@ -118,6 +118,11 @@ class EpisodePages:
         return self._num_touched << self._shift
 
     @property
+    def num_pages(self) -> int:
+        """Pages that there is memory for."""
+        return self._num_pages
+
+    @property
     def num_available(self) -> int:
         """Pages that `take` can give."""
         return self._num_pages - self._num_touched + self._num_free
@@ -157,18 +162,9 @@ class EpisodePages:
 
         `first_id` is the id of the episode's first frame.
         """
-        pages = self.directory[base : base + num_pages] + first_id + np.arange(num_pages) * self.page_rows
+        pages = self._pages_of(base, num_pages, first_id)
         self._untag(pages)
-        places = self._places[pages >> self._shift]
-        kept = self.num_used - num_pages
-        # The last pages of the list move into the places that become free before them.
-        tail = self._used[kept : self.num_used]
-        stays = np.ones(num_pages, bool)
-        stays[places[places >= kept] - kept] = False
-        movers, holes = tail[stays], places[places < kept]
-        self._used[holes] = movers
-        self._places[movers >> self._shift] = holes
-        self._set_num_used(kept)
+        self._hide(pages)
         self._free_pages(pages)
         self._free_extent(base, num_pages)
 
@@ -209,12 +205,66 @@ class EpisodePages:
             moved[index] = base
         return moved
 
+    def rebuild(self, first_ids: Array, nums_pages: Array, places: Array) -> Array:
+        """Lists of pages as a buffer had them that was saved; nothing may be in use.
+
+        Page `i` of all lists, one list after the other, is page `i` of the memory.
+
+        Args:
+          first_ids: for each list the id of its episode's first frame, int64 `[n]`, in ascending order.
+          nums_pages: how many pages it has, at least one, int64 `[n]`.
+          places: where each page stands among those that draws pick from (`places_of`), int64 `[m]`.
+
+        Returns:
+          The lists' bases, int64 `[n]`.
+        """
+        num = len(places)
+        pages = np.arange(num) << self._shift
+        extents = np.int64(1) << _extent_classes(nums_pages)
+        bases = np.cumsum(extents) - extents
+        within = np.arange(num) - np.repeat(np.cumsum(nums_pages) - nums_pages, nums_pages)
+        first_ids = np.repeat(first_ids, nums_pages) + (within << self._shift)
+        self.directory[np.repeat(bases, nums_pages) + within] = pages - first_ids
+        self._directory_end = int(extents.sum())
+        self._num_touched = num
+        self._used[places] = pages
+        self._places[:num] = places
+        self._set_num_used(num)
+        return bases
+
+    def shorten(self, base: int, num_pages: int, num_kept: int, first_id: int) -> None:
+        """Takes pages off the end of a list and keeps at least one; the list keeps its room until `compact`.
+
+        `first_id` is the id of the episode's first frame.
+        """
+        dropped = self._pages_of(base, num_pages, first_id)[num_kept:]
+        self._untag(dropped)
+        self._hide(dropped)
+        self._free_pages(dropped)
+
     def clear(self) -> None:
         """No list is left, and no row holds a frame."""
         self._untag(self._used[: self.num_used])
         self._set_num_used(0)
         self._num_free = self._num_touched = 0
         self._reset_directory()
+
+    def _pages_of(self, base: int, num_pages: int, first_id: int) -> Array:
+        """First rows of the pages of a list."""
+        return np.asarray(self.directory[base : base + num_pages] + first_id + np.arange(num_pages) * self.page_rows)
+
+    def _hide(self, pages: Array) -> None:
+        """Draws find these pages no more."""
+        places = self._places[pages >> self._shift]
+        kept = self.num_used - len(pages)
+        # The last of the pages in use move into the places that become free before them.
+        tail = self._used[kept : self.num_used]
+        stays = np.ones(len(pages), bool)
+        stays[places[places >= kept] - kept] = False
+        movers, holes = tail[stays], places[places < kept]
+        self._used[holes] = movers
+        self._places[movers >> self._shift] = holes
+        self._set_num_used(kept)
 
     def _untag(self, pages: Array) -> None:
         by_page = self.tags.reshape(-1, self.page_rows)
@@ -255,6 +305,13 @@ class EpisodePages:
         rows = self.directory.take(index, mode="clip")
         rows += ids
         return rows
+
+    def places_of(self, pages: Array) -> Array:
+        """Where pages in use, told by their first rows, stand among those that draws pick from.
+
+        What a seeded draw finds depends on these places, and not on the rows.
+        """
+        return np.asarray(self._places[pages >> self._shift])
 
     def row(self, base: int, identity: int) -> int:
         """Row of one frame, which is held."""
@@ -297,6 +354,12 @@ class EpisodePages:
 def _extent_class(num_pages: int) -> int:
     """The least `c` with room for so many pages in `2**c`."""
     return (num_pages - 1).bit_length()
+
+
+def _extent_classes(nums_pages: Array) -> Array:
+    """`_extent_class` of each, int64 `[n]`."""
+    # frexp: the least exponent with `n - 1 < 2**exponent`.
+    return np.frexp(nums_pages - 1)[1].astype(np.int64)
 
 
 def frame_id(episode: int, step: int = 0) -> int:

@@ -101,6 +101,39 @@ class EpisodeReader:
         self._closed = True
         self._samplers.clear()
 
+    @property
+    def has_drawn(self) -> bool:
+        """Whether anything was drawn, or a dataset made."""
+        return bool(self._samplers) or self._num_seeds > 0
+
+    def seeds(self) -> dict[str, Any]:
+        """How far all random numbers are, as plain values: those of `sample`, of graphs, and of datasets."""
+        return {
+            "sample": self._rng.bit_generator.state,
+            "graphs": self._graph_seeds.state().tolist(),
+            "datasets": self._num_seeds,
+        }
+
+    def check_seeds(self, seeds: Any) -> None:
+        """Whether `restore_seeds` would take this.
+
+        Raises:
+          ValueError: it is no state of random numbers.
+        """
+        try:
+            np.random.default_rng(0).bit_generator.state = seeds["sample"]
+            self._graph_seeds.check(np.array(seeds["graphs"], np.int64))
+            if type(seeds["datasets"]) is not int or seeds["datasets"] < 0:
+                raise ValueError(f"'datasets' is {seeds['datasets']!r}")
+        except (TypeError, KeyError, ValueError, OverflowError) as error:
+            raise ValueError(f"the state of random numbers is damaged: {error!r}.") from error
+
+    def restore_seeds(self, seeds: Any) -> None:
+        """Goes on from what `seeds` told; the lock is held."""
+        self._rng.bit_generator.state = seeds["sample"]
+        self._graph_seeds.restore(np.array(seeds["graphs"], np.int64))
+        self._num_seeds = seeds["datasets"]
+
     def dataset(
         self,
         sample_batch_size: int | None,

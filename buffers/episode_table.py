@@ -108,6 +108,25 @@ class EpisodeTable:
             return np.zeros(0, np.int64)
         return self.pages.rows(self.bases[slot : slot + 1], frame_id(episode) + np.arange(length)[None])[0]
 
+    def frames(self) -> tuple[Array, Array]:
+        """Ids of all frames held, int64 `[n]` in ascending order, and the rows they lie in, `[n]`."""
+        episodes = self.ids()
+        ids = frame_ids(episodes, lengths_of(self.states_of(episodes)))
+        return ids, self.pages.rows(self.bases[(ids >> STEP_BITS) % self.capacity], ids[:, None])[:, 0]
+
+    def places(self) -> Array:
+        """Of each page of the episodes held, the oldest first, where it stands among those that draws pick from."""
+        slots = self.slot(self.ids())
+        nums_pages = self.pages.pages_for(lengths_of(self.states[slots]))
+        index = np.repeat(np.arange(len(slots)), nums_pages)
+        within = np.arange(len(index)) - np.repeat(np.cumsum(nums_pages) - nums_pages, nums_pages)
+        ids = ((self.oldest + index + 1) << STEP_BITS) + within * self.pages.page_rows
+        return self.pages.places_of(self.pages.rows(self.bases[slots[index]], ids[:, None])[:, 0])
+
+    def all_metadata(self) -> dict[int, Mapping[str, Any]]:
+        """What `set_metadata` was given, by episode."""
+        return dict(self._metadata)
+
     def count(self, kind: Kind) -> KindCount:
         """The running count of a kind; the first call for a kind adds it up."""
         count = self._counts.get(kind)
@@ -150,8 +169,11 @@ class EpisodeTable:
         self.states[slot] = 0
         self._metadata.pop(episode, None)
 
-    def drop_frames(self, episode: int) -> int:
-        """An episode that is held loses its frames and becomes one without any; returns how many they were."""
+    def drop_frames(self, episode: int, *, evicted: bool = True) -> int:
+        """An episode that is held loses its frames and becomes one without any; returns how many they were.
+
+        With `evicted` those that were never sampled count as such.
+        """
         slot = (episode + 1) % self.capacity
         state = int(self.states[slot])
         length = state >> FLAG_BITS
@@ -160,7 +182,10 @@ class EpisodeTable:
         for count in self._counts.values():
             count.value -= count.kind.weight(state)
         if length:
-            self._usage.count_evicted(self.rows_of(episode), slot)
+            if evicted:
+                self._usage.count_evicted(self.rows_of(episode), slot)
+            else:
+                self._usage.forget(self.rows_of(episode), slot)
             self.pages.release(int(self.bases[slot]), int(self._nums_pages[slot]), frame_id(episode))
         self._nums_pages[slot] = 0
         self.states[slot] = 0
@@ -237,6 +262,68 @@ class EpisodeTable:
     def finish(self, episodes: Array) -> None:
         """No frame is to come for these episodes, which are held."""
         self.set_flags(episodes, COMPLETED | FINISHED)
+
+    def rebuild(self, oldest: int, states: Array, places: Array, metadata: Mapping[int, Mapping[str, Any]]) -> None:
+        """Becomes a table that was saved; the frames lie in their rows already (`EpisodePages.rebuild`).
+
+        Counters of what was added and evicted are the caller's to set.
+
+        Args:
+          oldest: the oldest episode.
+          states: of it and those after it, int64 `[n]`.
+          places: what `places` told of them.
+          metadata: what is kept beside them.
+        """
+        self.clear()
+        episodes = np.arange(oldest, oldest + len(states))
+        slots, lengths = self.slot(episodes), lengths_of(states)
+        self.oldest, self.next_id = oldest, oldest + len(states)
+        filled = lengths > 0
+        nums_pages = self.pages.pages_for(lengths)
+        self._nums_pages[slots] = nums_pages
+        first_ids = (episodes[filled] + 1) << STEP_BITS
+        self.bases[slots[filled]] = self.pages.rebuild(first_ids, nums_pages[filled], places)
+        ids = frame_ids(episodes, lengths)
+        self.pages.tags[rows_of_pages(lengths, self.pages.page_rows)] = ids
+        self.states[slots] = states
+        self._metadata.update(metadata)
+        self._cursors[OLDEST], self._cursors[NEXT] = self.oldest, self.next_id
+        self._set_num_frames(len(ids))
+        for count in self._counts.values():
+            count.value = int(count.kind.weights(states).sum())
+
+    def forget_from(self, episode: int) -> int:
+        """Takes back this episode and all that began after it, ids included; returns how many frames they had."""
+        num = 0
+        for later in range(max(episode, self.oldest), self.next_id):
+            num += self.drop_frames(later, evicted=False)
+            self.states[self.slot(later)] = 0
+            self._metadata.pop(later, None)
+        self.next_id = min(self.next_id, episode)
+        self.oldest = min(self.oldest, self.next_id)
+        self._cursors[OLDEST], self._cursors[NEXT] = self.oldest, self.next_id
+        self.num_added -= num
+        return num
+
+    def cut(self, episode: int, state: int) -> int:
+        """Takes back the newest frames of an episode that is held, so that it gets this state; returns how many."""
+        slot, length = self.slot(episode), state >> FLAG_BITS
+        old = int(self.states[slot])
+        num = (old >> FLAG_BITS) - length
+        if num and not length:
+            self.drop_frames(episode, evicted=False)
+        elif num:
+            rows = self.rows_of(episode)[length:]
+            self._usage.forget(rows)
+            self.pages.tags[rows] = 0
+            needed = int(self.pages.pages_for(length))
+            if needed < self._nums_pages[slot]:
+                self.pages.shorten(int(self.bases[slot]), int(self._nums_pages[slot]), needed, frame_id(episode))
+                self._nums_pages[slot] = needed
+            self._set_num_frames(self.num_frames - num)
+        self.num_added -= num
+        self._set_states(np.array([slot]), self.states[[slot]], np.array([state]))
+        return num
 
     def clear(self) -> None:
         """Holds nothing; ids go on, so that one from before never means something from after."""
@@ -327,3 +414,26 @@ class EpisodeTable:
 def flags_of(completed: Array, finished: Array, final: Array) -> Array:
     """Flags as a state has them, int64, the arguments' common shape."""
     return completed * COMPLETED | finished * FINISHED | final * FINAL
+
+
+def frame_ids(episodes: Array, lengths: Array) -> Array:
+    """Ids of all frames of episodes of these lengths, int64, one episode after the other.
+
+    >>> (frame_ids(np.array([0, 1]), np.array([2, 1])) >> STEP_BITS).tolist()
+    [1, 1, 2]
+    """
+    ids = np.repeat(((episodes + 1) << STEP_BITS) - (np.cumsum(lengths) - lengths), lengths)
+    ids += np.arange(len(ids))
+    return ids
+
+
+def rows_of_pages(lengths: Array, page_rows: int) -> Array:
+    """Rows of all frames of episodes of these lengths, where their pages of so many rows lie one after the other.
+
+    >>> rows_of_pages(np.array([3, 1]), 2).tolist()
+    [0, 1, 2, 4]
+    """
+    whole = -(-lengths // page_rows) * page_rows
+    rows = np.repeat(np.cumsum(whole) - whole - (np.cumsum(lengths) - lengths), lengths)
+    rows += np.arange(len(rows))
+    return rows

@@ -56,6 +56,23 @@ class EpisodeUsage:
         self._marks[rows] = 0
         self._marks[position] = 0
 
+    def marked(self, positions: Array) -> Array:
+        """Which of these positions were drawn, bool `[n]`."""
+        return self._marks[positions] > 0
+
+    def forget(self, rows: Array, slot: int | None = None) -> None:
+        """These rows, and the slot, hold nothing any more, and nothing of it counts as evicted."""
+        self._marks[rows] = 0
+        if slot is not None:
+            self._marks[self.num_rows + slot] = 0
+
+    def restore(self, positions: Array, sampled: int, skipped: int, evicted_unsampled: int) -> None:
+        """Marks these positions, where nothing is marked, and takes over the counters of a buffer that was saved."""
+        self._marks[positions] = 1
+        for cell in self._cells:
+            cell[0] = 0
+        self._sampled, self.skipped, self.evicted_unsampled = sampled, skipped, evicted_unsampled
+
     def graph_counter(self) -> SampleCounter:
         """A counter for one dataset's or function's graph: each has a cell of its own to add to."""
         cell = SharedMemory((1,), np.int64)

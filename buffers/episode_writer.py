@@ -75,6 +75,16 @@ class EpisodeWriter:
         self._table.finish(chosen[chosen >= self._table.oldest])
         chosen[:] = _NO_EPISODE
 
+    @property
+    def open_episodes(self) -> Array:
+        """For each stream the episode that its next frame continues while it is held, or -1, int64 `[B]`; a copy."""
+        return self._open.copy()
+
+    def restore(self, open_episodes: Array, num_lost: int) -> None:
+        """Goes on where a writer stood that was saved; the lock is held."""
+        self._open[:] = open_episodes
+        self.num_lost = num_lost
+
     def clear(self) -> None:
         """Every stream's next frame begins an episode; the lock is held."""
         self._open[:] = _NO_EPISODE
