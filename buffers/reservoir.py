@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from .adds import Adds
 from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer
+from .buffer_state import BufferState, RestorePlan
 from .counts import check_count, check_parallel_calls
 from .episode_ends import EpisodeRule, FinalFrame
 from .graph_seeds import GraphSeeds
@@ -20,10 +21,12 @@ from .memory import check_capacity_fits, copy_to_tensor
 from .nests import Array, Nest
 from .priorities import check_keys
 from .priority_updates import check_update
+from .random_states import check_random_state
 from .reservoir_passes import ReservoirPassPlanner, pass_dataset
 from .reservoir_rows import BOOKKEEPING_BYTES, NOT_HELD, ReservoirRows
 from .reservoir_rule import ReservoirRule
 from .reservoir_sampler import ReservoirSampler
+from .reservoir_state import ReservoirState
 from .reservoir_usage import ReservoirUsage
 from .reservoir_writer import ReservoirWriter
 from .ring_dataset import random_dataset, sample_info
@@ -49,6 +52,11 @@ class ReservoirReplayBuffer(ReplayBuffer):
     transitions, add transitions. Where the spec tells an episode's end (`step_type`, `is_last`), its last frame is
     only a final observation, which other buffers never draw alone: it is no item here, is not counted, and gets the
     id -1. The items of a step come in the order of its streams, and its ids say how many came before.
+
+    Restored with `on_mismatch='resize'`, a smaller reservoir takes a uniform choice of the items, and goes on as if it
+    had been that small all the time. A larger one holds what there is, and fills up as its stream goes on: of the items
+    that come it keeps the share that is held of those before, until it is full; from then on it is as if it had been
+    that large all the time (`reservoir_rule.resized` says by which law).
 
     Args:
       data_spec: nest of `tf.TensorSpec` of one frame; fixed-width dtypes, static shapes.
@@ -140,6 +148,9 @@ class ReservoirReplayBuffer(ReplayBuffer):
             self._lock,
             batch_size=self._batch_size,
             capacity=self._capacity,
+        )
+        self._state = ReservoirState(
+            self._capacity, self._rule, self._held, self._storage, self._usage, self._writer, self._lock
         )
         checker = ItemChecker(self._spec, self._batch_size, cast=cast)
         self._adds = Adds(self._spec, checker, self._batch_size, self._writer)
@@ -412,9 +423,7 @@ class ReservoirReplayBuffer(ReplayBuffer):
         """Empties the buffer and its counters, `num_seen` too; ids go on, so that an old key means no new frame."""
         with self._lock:
             self._check_open()
-            self._writer.clear()
-            self._held.clear()
-            self._usage.clear()
+            self._state.clear()
 
     def stats(self) -> BufferStats:
         """Counts, shares and bytes as of now.
@@ -452,6 +461,44 @@ class ReservoirReplayBuffer(ReplayBuffer):
             self._writer.close()
             self._samplers.clear()
             self._storage.release()
+
+    # Saving and restoring
+
+    def _capture(self) -> BufferState:
+        with self._lock:
+            self._check_open()
+            draws = {"draws": self._rng.bit_generator.state, "num_seeds": self._num_seeds}
+            draws_in_graphs = self._graph_seeds.state()
+            settings = self._settings()
+            values, arrays, frames = self._state.capture()
+            return BufferState(
+                kind=type(self).__name__,
+                fields=self._spec.fields,
+                settings=settings,
+                values={**values, **draws},
+                arrays={**arrays, "draws_in_graphs": draws_in_graphs},
+                frames=frames,
+            )
+
+    def _plan_restore(self, state: BufferState, *, resize: bool) -> RestorePlan:
+        self._check_open()
+        draws, num_seeds = state.values["draws"], state.values["num_seeds"]
+        draws_in_graphs = state.arrays["draws_in_graphs"]
+        check_random_state("draws", draws)
+        self._graph_seeds.check(draws_in_graphs)
+        # With a seed of its own this buffer draws its own random numbers.
+        goes_on = state.settings["seed"] == self._settings()["seed"]
+
+        def finish_draws() -> None:
+            if goes_on:
+                self._rng.bit_generator.state = draws
+                self._num_seeds = num_seeds
+                self._graph_seeds.restore(draws_in_graphs)
+
+        return self._state.plan(state, goes_on=goes_on, finish_draws=finish_draws)
+
+    def _has_drawn(self) -> bool:
+        return bool(self._samplers)
 
     # How it is done
 

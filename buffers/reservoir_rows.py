@@ -88,6 +88,17 @@ class ReservoirRows:
         self.ids[:size] = BUSY
         self._list = self._list._replace(num=0)
 
+    def restore(self, ids: Array, rows: Array) -> None:
+        """Holds these items, and nothing else: ids ascending, and a row of each, which are those from 0 on."""
+        self._show_size(0)
+        self.ids[:] = BUSY
+        listed = _List(np.zeros_like(self._list.ids), np.zeros_like(self._list.rows), len(ids))
+        listed.ids[: len(ids)] = ids
+        listed.rows[: len(ids)] = rows
+        self._list = listed
+        self.ids[rows] = ids
+        self._show_size(len(ids))
+
     def in_order(self) -> tuple[Array, Array]:
         """Ids of all items held, ascending, and their rows."""
         ids, rows = self._list.ids[: self._list.num], self._list.rows[: self._list.num]

@@ -197,6 +197,34 @@ class ReservoirRule:
         return _Block(positions, rows, float(exponents[-1]), held)
 
 
+def check_rule_state(state: Mapping[str, Any], capacity: int) -> None:
+    """Refuses what is no `ReservoirRule.state` of so many rows; the random numbers' state is not looked at.
+
+    Raises:
+      ValueError: it is none; the message says what is wrong.
+
+    >>> check_rule_state({"num_seen": 3, "num_held": 4, "positions": [], "rows": [], "exponent": 0.0, "rng": {}}, 4)
+    Traceback (most recent call last):
+    ...
+    ValueError: the saved reservoir's rule contradicts itself: 4 items held of 3 in 4 rows.
+    """
+    seen, held, exponent = state["num_seen"], state["num_held"], state["exponent"]
+    positions, rows = np.array(state["positions"], np.int64), np.array(state["rows"], np.int64)
+    wrong = None
+    if not 0 <= held <= min(seen, capacity):
+        wrong = f"{held} items held of {seen} in {capacity} rows"
+    elif positions.ndim != 1 or positions.shape != rows.shape:
+        wrong = f"{positions.shape} places of items to keep, and {rows.shape} rows"
+    elif len(rows) and (positions[0] < seen or (np.diff(positions) < 0).any()):
+        wrong = f"places of items to keep do not ascend from {seen} on"
+    elif len(rows) and (rows.min() < 0 or rows.max() >= capacity):
+        wrong = f"rows {rows.min()} to {rows.max()} of {capacity}"
+    elif not 0 <= exponent < np.inf:
+        wrong = f"an exponent of {exponent}"
+    if wrong is not None:
+        raise ValueError(f"the saved reservoir's rule contradicts itself: {wrong}.")
+
+
 def resized(
     state: Mapping[str, Any], capacity: int, wanted: int, rng: np.random.Generator
 ) -> tuple[Array | None, dict[str, Any]]:

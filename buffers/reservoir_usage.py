@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -75,6 +76,28 @@ class ReservoirUsage:
         rows = tf.cast(rows, tf.int32)
         marked = tf.ones_like(rows, tf.uint8)
         return tf.group(tf.raw_ops.InplaceUpdate(x=self._shared_marks.in_graph(), i=rows, v=marked))
+
+    def was_sampled(self, rows: Array) -> Array:
+        """Whether these rows were drawn since they were written, bool, their shape."""
+        return self._marks[rows] != 0
+
+    def counts(self) -> dict[str, int]:
+        """All counters, as plain numbers."""
+        return {
+            "sampled": self.sampled,
+            "skipped": self.skipped,
+            "replaced": self.replaced,
+            "replaced_unsampled": self.replaced_unsampled,
+        }
+
+    def restore(self, counts: Mapping[str, int], rows: Array, was_sampled: Array) -> None:
+        """Goes on from these `counts`, with marks for these rows and no others."""
+        self.clear()
+        self._sampled = counts["sampled"]
+        self.skipped = counts["skipped"]
+        self.replaced = counts["replaced"]
+        self.replaced_unsampled = counts["replaced_unsampled"]
+        self._marks[rows] = was_sampled
 
     def clear(self) -> None:
         """All counters back to 0."""

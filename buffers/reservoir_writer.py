@@ -62,7 +62,7 @@ class ReservoirWriter:
         # At most a quarter of the rows at a time, so that readers always find some that no writer touches.
         self._chunk = max(1, min(capacity // 4, _CHUNK_BYTES // storage.frame_bytes))
         # The id of the stream's first item: ids go on where the stream before `clear` ended.
-        self._first_id = 0
+        self.first_id = 0
         self._closed = False
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class ReservoirWriter:
 
     def clear(self) -> None:
         """The next item is the first of a new stream; the caller holds the lock."""
-        self._first_id += self._rule.num_seen
+        self.first_id += self._rule.num_seen
         self._rule.clear()
 
     def add_step(
@@ -108,7 +108,7 @@ class ReservoirWriter:
         with self._lock:
             if self._closed:
                 raise ValueError("this buffer is closed; build a new one.")
-            first = self._first_id + self._rule.num_seen
+            first = self.first_id + self._rule.num_seen
             self._offer(leaves, items, num_items, is_sequence=len(outer) == 2)
         if items is None:
             ids = np.arange(first, first + num_frames)
@@ -144,7 +144,7 @@ class ReservoirWriter:
 
     def _keep(self, frames: list[Array], kept: Kept) -> None:
         seen = self._rule.num_seen
-        ids = kept.offsets + (self._first_id + seen)
+        ids = kept.offsets + (self.first_id + seen)
         # Until all rows are filled nothing is replaced, then something in each row.
         if self._held.size == self._capacity:
             self._usage.count_replaced(kept.rows)
