@@ -12,10 +12,10 @@ the same seed keeps the same items however the stream is cut into adds.
 Differs from the paper in that it draws exponential numbers where that takes logarithms of uniform ones, and sums
 where that multiplies.
 
-What it does can be seen as this: each item gets a key, uniform between 0 and 1, and the `k` items of the lowest keys are
-held. exp(-S) is a bound below which the keys of all items held are: that of the last one that was replaced. An item
-is kept if its key is below the greatest key held. So a reservoir that was saved goes on in one of another size (`resized`):
-only the bound must be drawn anew.
+It can be seen like this: each item gets a key, uniform between 0 and 1, and the `k` items of the lowest keys are held.
+exp(-S_i) is the greatest key held, below which the key of the next item to be kept is; and then the key of the item that
+was replaced, below which all keys held are, each uniform. So a reservoir that was saved goes on in one of another size
+(`resized`): only that bound must be drawn anew.
 """
 
 from __future__ import annotations
@@ -251,8 +251,8 @@ def resized(
       rng: what this, and the rule from then on, draws from; it is advanced.
 
     Returns:
-      Which of the items held are kept, counted in the order in which they came, int64 `[wanted]`, ascending, or None for
-      all, which go to rows from 0 on in this order; and the state of a rule of `wanted` rows.
+      Which of the items held are kept, counted in the order in which they came, int64 `[wanted]`, ascending, or None
+      for all, which go to rows from 0 on in this order; and the state of a rule of `wanted` rows.
 
     >>> rule = ReservoirRule(4, np.random.default_rng(0))
     >>> rule.advance_to(4)

@@ -24,8 +24,9 @@ _logger = logging.getLogger(__name__)
 class ReservoirState:
     """Captures and restores what a reservoir holds, and what becomes of items to come; not how it draws.
 
-    An item's id is its place in the stream, and what has that id never changes, so that the frames of one save serve the
-    next one. In which row an item lies decides about draws, and about which item is replaced next: it is saved beside.
+    An item's id is its place in the stream, and what has that id never changes, so that the frames of one save serve
+    the next one. In which row an item lies decides about draws, and about which item is replaced next: it is saved
+    beside them.
 
     Args:
       capacity: rows.
