@@ -149,6 +149,7 @@ class RestorePlan:
       lock: held while the buffer is emptied, filled and set.
       is_empty: whether the buffer has never held anything, so that it can be filled before the frames are known to be
         sound, and be emptied again.
+      prepare: called before the lock is taken, when everything has been checked that will be.
       clear: empties the buffer; called with the lock held.
       finish: sets everything but the frames; called with the lock held, when all frames are in their rows.
       num_dropped: frames of the state that the buffer has no room for.
@@ -162,5 +163,6 @@ class RestorePlan:
     is_empty: bool
     clear: Callable[[], None]
     finish: Callable[[], None]
+    prepare: Callable[[], None] | None = None
     num_dropped: int = 0
     parts: Mapping[str, RestorePlan] = dataclasses.field(default_factory=dict)

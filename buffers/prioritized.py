@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -103,6 +103,25 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
     0
     """
 
+    _SAVED_SETTINGS: ClassVar[tuple[str, ...]] = (
+        "batch_size",
+        "max_length",
+        "alpha",
+        "beta",
+        "eps",
+        "weight_norm",
+        "initial",
+        "variant",
+        "stratified",
+        "seed",
+        "final_frame",
+        "min_size_to_sample",
+        "end_of_episode_fn",
+        "eligible_fn",
+    )
+    # What is kept of a priority is its power.
+    _FIXED_SETTINGS: ClassVar[frozenset[str]] = RingReplayBuffer._FIXED_SETTINGS | {"alpha", "variant"}
+
     # And its priority, and for one kind of window its mass and its place.
     _bookkeeping_bytes = RingReplayBuffer._bookkeeping_bytes + 16
 
@@ -133,6 +152,7 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
         eligible_fn: Callable[[Nest], Any] | None = None,
         storage_folder: str | os.PathLike[str] | None = None,
     ) -> None:
+        self._remember(locals())
         if not isinstance(stratified, bool):
             raise TypeError(f"stratified must be a bool, got {stratified!r}.")
         if variant not in ("proportional", "rank"):
@@ -259,6 +279,12 @@ class TFPrioritizedReplayBuffer(RingReplayBuffer):
         return dataclasses.replace(super().stats(), stale_updates=self._num_stale)
 
     # How it is done
+
+    def _own_values(self) -> dict[str, Any]:
+        return {"num_batches": self._weigher.num_batches, "num_stale": self._num_stale}
+
+    def _restore_own(self, values: Mapping[str, Any]) -> None:
+        self._weigher.num_batches, self._num_stale = int(values["num_batches"]), int(values["num_stale"])
 
     def _update(self, keys: Array, priorities: Array) -> int:
         masses = self._priorities.prepare(priorities)

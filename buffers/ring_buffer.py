@@ -37,6 +37,7 @@ from .ring_writer import RingListener, RingWriter
 from .sampled_frames import SampledFrames
 from .sampled_starts import SampledStarts
 from .sampler_choice import UNIFORM_RULE, DrawRule
+from .saved_ring import SavedRing
 from .spec import DataSpec, ItemChecker
 from .stats import BufferStats
 from .storage import FrameStorage
@@ -50,7 +51,7 @@ _SAMPLER_BYTES = 42
 _SAMPLE_STREAM, _DATASET_STREAM, _GRAPH_STREAM = 0, 1, 2
 
 
-class RingReplayBuffer(ReplayBuffer):
+class RingReplayBuffer(SavedRing, ReplayBuffer):
     """Keeps the newest `max_length` frames of each stream; its classes say how windows are drawn.
 
     The frames lie in NumPy memory that TensorFlow reads without a copy: adds cost what an
@@ -462,12 +463,7 @@ class RingReplayBuffer(ReplayBuffer):
         """Empties the buffer and its counters; ids go on, so that an old key never means a new frame."""
         with self._lock:
             self._check_open()
-            self._ring.clear()
-            self._rule.forget_loose_flags()
-            self._flags.clear()
-            self._usage.clear()
-            if self._listener is not None:
-                self._listener.start_again()
+            self._clear_locked()
 
     def stats(self) -> BufferStats:
         """Counts, shares and bytes as of now."""
@@ -510,6 +506,14 @@ class RingReplayBuffer(ReplayBuffer):
             self._storage.release()
 
     # How it is done
+
+    def _clear_locked(self) -> None:
+        self._ring.clear()
+        self._rule.forget_loose_flags()
+        self._flags.clear()
+        self._usage.clear()
+        if self._listener is not None:
+            self._listener.start_again()
 
     def _listen(self, listener: RingListener) -> None:
         """Tells `listener` of what comes and goes from now on."""

@@ -75,6 +75,11 @@ class RingWriter:
         self._listener: RingListener | None = None
         self._flags: FrameFlags | None = None
 
+    @property
+    def tells_starts(self) -> bool:
+        """Whether a predicate says which frames may start a window."""
+        return self._predicate is not None
+
     def flag(self, flags: FrameFlags) -> None:
         """From now on `flags` is told of each frame written."""
         self._flags = flags

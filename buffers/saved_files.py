@@ -56,7 +56,7 @@ class ArrayFile:
 
     def __init__(self, folder: str, name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> None:
         self._name = name
-        self._file = open(os.path.join(folder, name), "xb", buffering=0)  # noqa: SIM115 (`close` closes it)
+        self._file = open(os.path.join(folder, name), "xb", buffering=0)
         self._crc32 = 0
         self._num_bytes = 0
         self._write(npy_header(dtype, shape))
@@ -151,7 +151,9 @@ def read_parts(
     with open(path, "rb", buffering=0) as file:
         found = file.read(len(header))
         if found != header or (record.num_bytes - len(header)) % row_bytes:
-            raise ValueError(f"{path!r} is damaged: it does not begin as the array that was saved. Restore another save.")
+            raise ValueError(
+                f"{path!r} is damaged: it does not begin as the array that was saved. Restore another save."
+            )
         crc32 = zlib.crc32(found)
         num_rows = (record.num_bytes - len(header)) // row_bytes
         part = np.empty((min(most, num_rows), row_bytes), np.uint8)
@@ -162,7 +164,9 @@ def read_parts(
             num_rows -= len(rows)
             yield rows
     if crc32 != record.crc32:
-        raise ValueError(f"{path!r} is damaged: its checksum is {crc32}, expected {record.crc32}. Restore another save.")
+        raise ValueError(
+            f"{path!r} is damaged: its checksum is {crc32}, expected {record.crc32}. Restore another save."
+        )
 
 
 def read_into(file: io.FileIO, target: memoryview, path: str) -> None:

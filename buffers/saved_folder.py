@@ -1,12 +1,12 @@
 """Saves on the disk: folders in a folder, each with a manifest that tells all that is in it.
 
-    run/                          what `save` is given
-      step-000000001000/          a save, complete by itself
-        manifest.json             format, class, spec, settings, counters; names, sizes and checksums of all files
-        frames-000000.0.observation.npy ...   frames, in segments (`saved_frames.py`)
-        array.*.npy               the small arrays
-        iterators.*               places of datasets
-      .save.writing-...           one that is being written, or whose process was killed
+run/                          what `save` is given
+step-000000001000/          a save, complete by itself
+manifest.json             format, class, spec, settings, counters; names, sizes and checksums of all files
+frames-000000.0.observation.npy ...   frames, in segments (`saved_frames.py`)
+array.*.npy               the small arrays
+iterators.*               places of datasets
+.save.writing-...           one that is being written, or whose process was killed
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def open_save(path: str) -> SavedFolder:
     except ValueError as error:  # also what is no UTF-8
         raise ValueError(f"{file!r} is damaged, or none of ours: {error}. Restore another save.") from error
     if not is_ours:
-        raise ValueError(f"{file!r} is not of this package: it does not say \"format\": {FORMAT!r}.")
+        raise ValueError(f'{file!r} is not of this package: it does not say "format": {FORMAT!r}.')
     version = manifest.get("version")
     if not isinstance(version, int) or version > VERSION:
         raise ValueError(
@@ -245,7 +245,9 @@ def _write_state(
         is_range = isinstance(ids, range)
         frames = {
             "ids": [ids.start, ids.stop, ids.step] if isinstance(ids, range) else None,
-            "id_file": None if is_range else write_array(folder, f"{prefix}ids.npy", state.frames.id_array()).to_plain(),
+            "id_file": None
+            if is_range
+            else write_array(folder, f"{prefix}ids.npy", state.frames.id_array()).to_plain(),
             "columns": sorted(state.frames.columns),
             "segments": [segment.to_plain() for segment in segments],
         }

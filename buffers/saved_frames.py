@@ -98,7 +98,9 @@ class KnownFrames:
 
     def below(self, bound: int) -> KnownFrames:
         """Without the segments in which an id of `bound` or more stands: those ids are given again."""
-        return KnownFrames(self.folder, tuple(part for part in self.segments if not len(part.ids) or part.ids[-1] < bound))
+        return KnownFrames(
+            self.folder, tuple(part for part in self.segments if not len(part.ids) or part.ids[-1] < bound)
+        )
 
 
 def write_frames(
@@ -148,9 +150,7 @@ class FolderFrames:
       ValueError: an id is in no segment, or a file missing or cut off.
     """
 
-    def __init__(
-        self, folder: str, segments: Sequence[Segment], fields: Sequence[Field], ids: Array | range
-    ) -> None:
+    def __init__(self, folder: str, segments: Sequence[Segment], fields: Sequence[Field], ids: Array | range) -> None:
         self._folder = folder
         self._fields = fields
         self._num = len(ids)
@@ -230,7 +230,9 @@ def _write_segment(
     ids = frames.ids
     own = ids[places.start : places.stop] if isinstance(ids, range) and isinstance(places, range) else None
     if own is None:
-        own = _as_range(id_array(ids)[places.start : places.stop] if isinstance(places, range) else id_array(ids)[places])
+        own = _as_range(
+            id_array(ids)[places.start : places.stop] if isinstance(places, range) else id_array(ids)[places]
+        )
     num, most = len(places), _rows_a_part(fields)
     with contextlib.ExitStack() as stack:
         files = [

@@ -20,7 +20,6 @@ from .save_reports import RestoreReport, SaveReport, differing
 from .saved_fields import describe_differences
 from .saved_folder import SavedFolder, find_saves, is_save, open_save, remove_old, write_save
 from .saved_frames import KnownFrames
-from .saved_iterators import restore_iterators, save_iterators
 from .settings_text import differences, settings_from_plain
 from .state_dict import dict_from_bytes, dict_to_bytes, state_from_dict, state_to_dict
 
@@ -64,7 +63,7 @@ def save(
                 step=step,
                 extra={"marks": marks[-_MOST_MARKS:]},
                 known=buffer._known_frames,
-                write_iterators=None if not iterators else lambda folder: save_iterators(folder, iterators),
+                write_iterators=_iterator_writer(iterators),
             )
         finally:
             state.close()
@@ -122,7 +121,10 @@ def restore(
             buffer._known_frames = {}
             buffer._marks = [each for each in buffer._marks if each[0] <= mark[0]]
             num_cut = buffer._cut_back(mark[1])
-        restore_iterators(chosen.path, iterators or {})
+        if iterators:
+            from .saved_iterators import restore_iterators
+
+            restore_iterators(chosen.path, iterators)
     report = RestoreReport(
         path=chosen.path,
         step=chosen.step if mark is None else mark[0],
@@ -255,6 +257,9 @@ def fill(plan: RestorePlan, state: BufferState) -> None:
         for _, inner in jobs:
             if inner.frames is not None:
                 _stored(inner).check()
+    for each, _ in jobs:
+        if each.prepare is not None:
+            each.prepare()
     with contextlib.ExitStack() as stack:
         for lock in {id(each.lock): each.lock for each, _ in jobs}.values():
             stack.enter_context(lock)
@@ -355,6 +360,15 @@ def _choose(saves: list[SavedFolder], step: int | None, *, cut_back: bool) -> tu
         f"{newer.step - step} steps that the model has not seen. cut_back=True leaves that out where it can."
     )
     return newer, None
+
+
+def _iterator_writer(iterators: Mapping[str, Any] | None) -> Callable[[str], list[str]] | None:
+    if not iterators:
+        return None
+    from .saved_iterators import save_iterators
+
+    chosen = iterators
+    return lambda folder: save_iterators(folder, chosen)
 
 
 def _warn(text: str) -> None:

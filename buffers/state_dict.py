@@ -54,13 +54,17 @@ def state_from_dict(state: Any) -> BufferState:
       ValueError: it is none, or of a later version of this package.
     """
     if not isinstance(state, Mapping) or state.get("format") != FORMAT:
-        raise ValueError(f"expected what get_state() gave, a dict with 'format': {FORMAT!r}; got {type(state).__name__}.")
+        raise ValueError(
+            f"expected what get_state() gave, a dict with 'format': {FORMAT!r}; got {type(state).__name__}."
+        )
     if not isinstance(state.get("version"), int) or state["version"] > VERSION:
         raise ValueError(
             f"the state was made by a later replayfeed: it has version {state.get('version')!r}, and this one reads "
             f"up to {VERSION}; update the package."
         )
-    missing = [name for name in ("kind", "spec", "settings", "values", "arrays", "frames", "parts") if name not in state]
+    missing = [
+        name for name in ("kind", "spec", "settings", "values", "arrays", "frames", "parts") if name not in state
+    ]
     if missing:
         raise ValueError(f"the state lacks {', '.join(missing)}: it is not whole.")
     fields = fields_from_plain(state["spec"])

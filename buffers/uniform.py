@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from .episode_ends import FinalFrame
 from .item_samplers import ItemSampler
@@ -91,6 +91,19 @@ class TFUniformReplayBuffer(RingReplayBuffer):
     (array([10, 11]), array([12]))
     """
 
+    _SAVED_SETTINGS: ClassVar[tuple[str, ...]] = (
+        "batch_size",
+        "max_length",
+        "seed",
+        "final_frame",
+        "min_size_to_sample",
+        "sampler",
+        "max_times_sampled",
+        "newest_fraction",
+        "end_of_episode_fn",
+        "eligible_fn",
+    )
+
     def __init__(
         self,
         data_spec: Nest,
@@ -115,6 +128,7 @@ class TFUniformReplayBuffer(RingReplayBuffer):
         eligible_fn: Callable[[Nest], Any] | None = None,
         storage_folder: str | os.PathLike[str] | None = None,
     ) -> None:
+        self._remember(locals())
         check_remover(remover)
         if not isinstance(scope, str):
             raise TypeError(f"scope must be a str, got {scope!r}; settings of this package are given by name.")

@@ -1,0 +1,210 @@
+"""What a ring of frames is at one moment, and how another one becomes that.
+
+Frames are told by their ids, and never by rows, so that a ring of another size can take them over. Where nothing else
+differs it draws as the other one would have: the sets that draws are made from lie in the same order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .buffer_state import BufferState, HeldFrames, LiveFrames
+from .eligible_starts import EligibleStarts
+from .equal_frames import EqualFrames
+from .frame_flags import FrameFlags
+from .frame_priorities import FramePriorities
+from .nests import Array
+from .ring import FrameRing
+from .ring_starts import WindowStarts
+from .row_numbers import RingRows, RowNumbers
+from .sampled_frames import SampledFrames
+from .storage import FrameStorage
+from .usage import Usage
+from .window_text import window_from_plain, window_to_plain
+from .windows import Window
+
+Listener = FramePriorities | SampledFrames | EqualFrames | None
+
+
+@dataclasses.dataclass(frozen=True)
+class RingParts:
+    """What a buffer of a ring consists of; the writer's lock is held by who calls.
+
+    Attributes:
+      ring: ids and cursors.
+      storage: the frames' memory.
+      usage: counters.
+      flags: of frames that must not be drawn.
+      listener: what knows of each frame's priority.
+      kinds: the kinds of windows drawn so far, and what draws them.
+      tells_starts: whether a predicate says which frames may start a window.
+    """
+
+    ring: FrameRing
+    storage: FrameStorage
+    usage: Usage
+    flags: FrameFlags
+    listener: Listener
+    kinds: Mapping[Window | None, WindowStarts]
+    tells_starts: bool
+
+    def values(self) -> dict[str, Any]:
+        """Plain values."""
+        listener = self.listener
+        return {
+            "ring": self.ring.state(),
+            "usage": self.usage.state(),
+            "num_deleted": self.flags.num_deleted,
+            "largest_ever": listener.state(np.zeros(0, np.int64))[1] if isinstance(listener, FramePriorities) else None,
+            "windows": [None if window is None else window_to_plain(window) for window in self.kinds],
+        }
+
+    def arrays(self) -> dict[str, Array]:
+        """Of the frames held, by ascending id, what may change; and the layouts of what draws are made from."""
+        rows = self.ring.rows(self._held())
+        barred, deleted = self.flags.flagged(rows)
+        arrays = {"sampled": np.packbits(self.usage.marked(rows)), "deleted": np.packbits(deleted)}
+        if self.tells_starts:
+            arrays["barred"] = np.packbits(barred)
+        if isinstance(self.listener, FramePriorities):
+            arrays["priorities"] = self.listener.state(rows)[0]
+        if isinstance(self.listener, SampledFrames):
+            arrays["priorities"] = self.listener.priorities[rows]
+        for number, starts in enumerate(self.kinds.values()):
+            if isinstance(starts, EligibleStarts):
+                arrays.update({f"window {number} {name}": part for name, part in starts.layout().items()})
+        return arrays
+
+    def frames(self) -> HeldFrames:
+        """The frames held, to be read while others write."""
+        ring, ids = self.ring, self._held()
+        columns = {"words": ring.words[ring.rows(ids)]}
+        if ring.arrivals is not None:
+            columns["arrivals"] = ring.arrivals[ring.rows(ids)]
+            return HeldFrames(ids, LiveFrames(self.storage, ring.rows(ids)), columns)
+        rows = RingRows(ring.tail % ring.capacity, len(ids), ring.capacity)
+        return HeldFrames(range(ring.tail, ring.published), LiveFrames(self.storage, rows), columns)
+
+    def restore(self, state: BufferState, places: slice | Array, *, exact: bool) -> None:
+        """Everything but the frames, which are in their rows, of those at these places of the state.
+
+        Args:
+          state: that fits.
+          places: as `kept_places` says.
+          exact: whether nothing differs, so that draws go on; the kinds of windows are those of the state then.
+        """
+        frames = state.frames
+        if frames is None:
+            raise TypeError("the state of a ring holds frames.")
+        values, ring, num = state.values, self.ring, len(frames.ids)
+        ids = frames.id_array()[places]
+        columns = {name: column[places] for name, column in frames.columns.items()}
+        ring.restore(values["ring"], ids, columns["words"], columns.get("arrivals"))
+        rows = ring.rows(ids)
+
+        def bits(name: str) -> Array:
+            if name not in state.arrays:
+                return np.zeros(len(ids), bool)
+            return np.unpackbits(state.arrays[name], count=num).astype(bool)[places]
+
+        self.flags.restore(rows, bits("barred"), bits("deleted"), int(values["num_deleted"]))
+        self.usage.restore(values["usage"], rows, bits("sampled"))
+        listener = self.listener
+        if isinstance(listener, FramePriorities):
+            listener.restore(rows, state.arrays["priorities"][places], float(values["largest_ever"]))
+        elif isinstance(listener, SampledFrames):
+            if "priorities" in state.arrays:
+                listener.priorities[rows] = state.arrays["priorities"][places]
+            listener.start_again()
+        elif listener is not None:
+            listener.start_again()
+        if not exact:
+            return
+        numbers = {window: number for number, window in enumerate(windows_of(state))}
+        for window, starts in self.kinds.items():
+            if isinstance(starts, EligibleStarts) and window in numbers:
+                prefix = f"window {numbers[window]} "
+                layout = {name[len(prefix) :]: part for name, part in state.arrays.items() if name.startswith(prefix)}
+                if layout:
+                    starts.lay_out(layout)
+
+    def cut(self, moment: Any) -> int:
+        """Takes back what was added after `moment`, which `FrameRing.state` called `published`; how many frames."""
+        num = self.ring.num_frames
+        gone = self.ring.rows(self._after(moment))
+        if isinstance(self.listener, SampledFrames):
+            self.listener.forget(gone)
+        self.flags.renew(gone, None)
+        self.usage.forget(gone)
+        self.ring.cut(moment)
+        if self.listener is not None:
+            self.listener.start_again()
+        return num - self.ring.num_frames
+
+    def _held(self) -> Array:
+        """Ids of all frames held, ascending."""
+        held = self.ring.held_ids()
+        return np.sort(held) if self.ring.apart else held
+
+    def _after(self, moment: Any) -> Array:
+        held = self._held()
+        if self.ring.apart:
+            return held[held >= np.asarray(moment)[held % self.ring.batch_size]]
+        return held[held >= moment]
+
+
+def windows_of(state: BufferState) -> list[Window | None]:
+    """The kinds of windows that were drawn, in the order in which they were first."""
+    return [None if plain is None else window_from_plain(plain) for plain in state.values["windows"]]
+
+
+def check_ring_state(state: BufferState, batch_size: int) -> None:
+    """Refuses a state that contradicts itself.
+
+    Raises:
+      ValueError: the message says where.
+    """
+    frames, ring = state.frames, state.values.get("ring")
+    if frames is None or not isinstance(ring, Mapping):
+        raise ValueError(f"the state of a {state.kind} must hold frames and a ring's cursors: it is not whole.")
+    num, parted = len(frames.ids), bool(ring["is_parted"])
+    published = np.asarray(ring["published"], np.int64)
+    if published.shape != ((batch_size,) if parted else ()):
+        raise ValueError(f"the state's ring has cursors of shape {list(published.shape)}, for {batch_size} streams.")
+    for name, column in frames.columns.items():
+        if len(column) != num:
+            raise ValueError(f"the state's column {name!r} has {len(column)} rows, expected {num}.")
+    needed = {"words", "arrivals"} if parted else {"words"}
+    if set(frames.columns) != needed:
+        raise ValueError(f"the state's frames have the columns {sorted(frames.columns)}, expected {sorted(needed)}.")
+    ids = frames.id_array()
+    newest = published[ids % batch_size] if parted else published
+    if num and ((ids >= newest).any() or ids[0] < 0 or (np.diff(ids) <= 0).any()):
+        raise ValueError("the state's frames have ids beyond the ring's cursors, or not ascending: it is damaged.")
+    if not parted and num and int(published) - int(ids[0]) != num:
+        raise ValueError("the state's frames do not follow each other: it is damaged.")
+    for name in ("sampled", "deleted", "barred"):
+        if name in state.arrays and len(state.arrays[name]) != -(-num // 8):
+            raise ValueError(f"the state's array {name!r} does not fit its {num} frames.")
+    if "priorities" in state.arrays and len(state.arrays["priorities"]) != num:
+        raise ValueError(f"the state has {len(state.arrays['priorities'])} priorities, for {num} frames.")
+
+
+def kept_places(state: BufferState, capacity: int, batch_size: int) -> tuple[slice | Array, RowNumbers]:
+    """Which of a state's frames a ring of this capacity keeps, the newest of each stream, and their rows."""
+    frames, ring = state.frames, state.values["ring"]
+    if frames is None:
+        raise TypeError("the state of a ring holds frames.")
+    num = len(frames.ids)
+    if not ring["is_parted"]:
+        first = max(0, num - capacity)
+        oldest = int(ring["published"]) - (num - first)
+        return slice(first, num), RingRows(oldest % capacity, num - first, capacity)
+    ids = frames.id_array()
+    published = np.asarray(ring["published"], np.int64)
+    places = np.flatnonzero(ids >= published[ids % batch_size] - capacity)
+    return places, ids[places] % capacity

@@ -1,0 +1,23 @@
+"""A `Window` as plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from .windows import Window
+
+
+def window_to_plain(window: Window) -> dict[str, Any]:
+    """Its settings.
+
+    >>> window_to_plain(Window(3, burn_in=1))
+    {'num_steps': 3, 'burn_in': 1, 'stride': 1, 'short': 'drop', 'boundaries': 'exclude'}
+    """
+    return dataclasses.asdict(window)
+
+
+def window_from_plain(plain: Mapping[str, Any]) -> Window:
+    """Of `window_to_plain`."""
+    return Window(**plain)
