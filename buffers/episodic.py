@@ -14,11 +14,12 @@ import tensorflow as tf
 from .adds import Adds
 from .base import BufferInfo, Ids, Items, ReplayBuffer
 from .counts import check_count
+from .episode_contents import EpisodeContents, episodes_of
 from .episode_ends import EpisodeRule, FinalFrame
 from .episode_ids import EpisodeIds, Episodes
-from .episode_kinds import COMPLETED, FINISHED, FLAG_BITS, Draw, lengths_of
+from .episode_kinds import Draw, lengths_of
 from .episode_marks import FrameMarker
-from .episode_pages import STEP_BITS, EpisodePages, reserve_pages
+from .episode_pages import EpisodePages, reserve_pages
 from .episode_reader import EpisodeReader, ReadSettings
 from .episode_table import EpisodeTable
 from .episode_usage import EpisodeUsage
@@ -26,16 +27,12 @@ from .episode_writer import EpisodeWriter
 from .item_selectors import Fifo, Selector
 from .memory import format_bytes
 from .nests import Array, Nest
-from .priorities import check_keys
 from .priority_updates import check_update
 from .sampler_choice import check_draws_uniformly
 from .spec import DataSpec, ItemChecker
 from .stats import BufferStats
 from .storage import FrameStorage
-from .windows import Window, resolve_window
-
-# Streams of random numbers derived from one seed.
-_SAMPLE_STREAM, _DATASET_STREAM, _GRAPH_STREAM = 0, 1, 2
+from .windows import Window
 
 
 class Episode(NamedTuple):
@@ -205,6 +202,7 @@ class EpisodicReplayBuffer(ReplayBuffer):
         )
         self._episode_ids = EpisodeIds(self._spec, marker, self._table, self._writer, self._lock, cast=cast)
         self._marker = marker
+        self._contents = EpisodeContents(self._spec, self._table, self._storage, self._lock)
         self._closed = False
         self._batch_size = int(batch_size)
         self._max_frames = None if max_frames is None else int(max_frames)
@@ -459,28 +457,8 @@ class EpisodicReplayBuffer(ReplayBuffer):
           ValueError: an id is not held (evicted, cleared, or never given out).
           ValueError: a window does not fit into its episode, or is not written yet.
         """
-        window = resolve_window(num_steps, None)
-        given = check_keys(ids)
-        flat = given.reshape(-1)
-        wanted = flat[:, None] + np.arange(1 if window is None else window.num_steps)
-        with self._lock:
-            self._check_open()
-            rows = self._pages.rows(self._table.bases[(flat >> STEP_BITS) % self.capacity], wanted)
-            held = self._pages.tags.take(rows, mode="clip") == wanted
-            if not held[:, 0].all():
-                gone = ~held[:, 0]
-                raise ValueError(
-                    f"id {flat[gone][0]} of episode {int(self.episode_ids(flat[gone][0]))} is not held: episodes "
-                    f"{self._table.oldest} to {self._table.next_id - 1} are; {int(gone.sum())} of {len(flat)} ids are "
-                    "gone or were never given out."
-                )
-            if not held.all():
-                first = flat[~held.all(axis=1)][0]
-                raise ValueError(f"no window of {num_steps} frames starts at id {first}: its episode is shorter.")
-            leaves = self._storage.gather(rows)
-        shape = given.shape if window is None else (*given.shape, window.num_steps)
-        leaves = [leaf.reshape(*shape, *leaf.shape[2:]) for leaf in leaves]
-        return self._spec.pack(self._storage.to_tensors(leaves))
+        self._check_open()
+        return self._contents.get(ids, num_steps)
 
     def update_priorities(self, keys: Any, priorities: Any = None, *, td_errors: Any = None) -> Any:
         """Checks the values and tells how many keys are gone (an int; in a graph int64 `[]`); draws do not change.
@@ -500,13 +478,8 @@ class EpisodicReplayBuffer(ReplayBuffer):
 
     def gather_all(self) -> Items:
         """Every frame held, the oldest episode first, leaves `[1, sum of lengths, ...]`, as in TF-Agents."""
-        with self._lock:
-            self._check_open()
-            held = [self._table.rows_of(episode) for episode in self._table.ids().tolist()]
-            if not self._table.num_frames:
-                return self._spec.pack([tf.zeros((1, 0, *field.shape), field.dtype) for field in self._spec.fields])
-            leaves = self._storage.gather(np.concatenate(held)[None])
-        return self._spec.pack(self._storage.to_tensors(leaves))
+        self._check_open()
+        return self._contents.gather_all()
 
     def episodes(self) -> Iterator[Episode]:
         """The episodes held, oldest first; those that are evicted meanwhile are left out, new ones do not come.
@@ -516,19 +489,9 @@ class EpisodicReplayBuffer(ReplayBuffer):
         >>> [(episode.items.tolist(), dict(episode.metadata)) for episode in buffer.episodes()]
         [([1, 2], {}), ([3], {'seed': 7})]
         """
-        with self._lock:
-            self._check_open()
-            held = self._table.ids().tolist()
-        for episode in held:
-            with self._lock:
-                state = int(self._table.states[self._table.slot(episode)]) if self._table.holds(episode) else 0
-                if state >> FLAG_BITS == 0:
-                    continue
-                leaves = self._storage.gather(self._table.rows_of(episode))
-                metadata = dict(self._table.metadata(episode))
-            items = self._spec.pack([tensor.numpy() for tensor in self._storage.to_tensors(leaves)])
-            ids = ((episode + 1) << STEP_BITS) + np.arange(state >> FLAG_BITS)
-            yield Episode(items, metadata, episode, ids, bool(state & COMPLETED), bool(state & FINISHED))
+        self._check_open()
+        for episode in self._contents.episodes():
+            yield Episode(*episode)
 
     def episode_ids(self, ids: Ids) -> Array:
         """The episodes that frames belong to, int64, the shape of `ids`; -1 for padding.
@@ -536,7 +499,7 @@ class EpisodicReplayBuffer(ReplayBuffer):
         Args:
           ids: `info.ids` or `info.keys`, or what `add_batch` returned.
         """
-        return np.maximum(check_keys(ids) >> STEP_BITS, 0) - 1
+        return episodes_of(ids)
 
     def set_metadata(self, episode_id: int, metadata: Mapping[str, Any]) -> None:
         """Keeps a mapping beside an episode, for as long as the episode is held; it replaces the one before.
@@ -656,11 +619,7 @@ class EpisodicReplayBuffer(ReplayBuffer):
     # How it is done
 
     def _num_gone(self, keys: Array) -> int:
-        with self._lock:
-            flat = keys.reshape(-1)
-            bases = self._table.bases[(flat >> STEP_BITS) % self.capacity]
-            rows = self._pages.rows(bases, flat[:, None])[:, 0]
-            return int(np.count_nonzero(self._pages.tags.take(rows, mode="clip") != flat))
+        return self._contents.num_gone(keys)
 
     def _check_open(self) -> None:
         if self._closed:
