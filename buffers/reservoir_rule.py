@@ -13,9 +13,9 @@ Differs from the paper in that it draws exponential numbers where that takes log
 where that multiplies.
 
 It can be seen like this: each item gets a key, uniform between 0 and 1, and the `k` items of the lowest keys are held.
-exp(-S_i) is the greatest key held, below which the key of the next item to be kept is; and then the key of the item that
-was replaced, below which all keys held are, each uniform. So a reservoir that was saved goes on in one of another size
-(`resized`): only that bound must be drawn anew.
+exp(-S_i) is the greatest key held, below which the key of the next item to be kept is; then it is the key of the item
+that was replaced, below which all keys held are, each uniform. So a reservoir that was saved goes on in one of another
+size (`resized`): only that bound must be drawn anew.
 """
 
 from __future__ import annotations

@@ -20,13 +20,16 @@ from .advantages import (
     next_values,
 )
 from .base import BufferInfo, Ids, Items, ReplayBuffer
+from .buffer_state import BufferState, RestorePlan
 from .callbacks import call_weakly
 from .counts import check_count
 from .episode_ends import EpisodeRule, FinalFrame
 from .memory import check_capacity_fits
 from .nests import Array, Nest
+from .random_states import check_random_state
 from .rollout_fields import STATE_FLAG, find_fields, warn_of_unclear_flag
 from .rollout_minibatches import minibatch_dataset
+from .rollout_state import FRAMES, plan_rollout, record_arrays
 from .rollout_writer import WHY_STREAMS_STAY, RolloutWriter, refuse_streams
 from .spec import DataSpec, ItemChecker
 from .stats import BufferStats
@@ -147,6 +150,10 @@ class RolloutBuffer(ReplayBuffer):
         self._rng = np.random.default_rng(seed)
         # The last result of `advantages`, and the version of the rollout that it belongs to.
         self._estimates: tuple[int, Advantages] | None = None
+        # Counts restores, after which ids may name other frames than before.
+        self._num_restores = 0
+        # Whether graphs were made that know the rollout's shape.
+        self._is_read = False
 
     @property
     def data_spec(self) -> Nest:
@@ -323,6 +330,7 @@ class RolloutBuffer(ReplayBuffer):
             seed = int(self._rng.integers(2**31))
         elif isinstance(seed, bool) or not hasattr(seed, "__index__") or seed < 0:
             raise ValueError(f"seed must be an int of at least 0, or None, got {seed!r}.")
+        self._is_read = True
         estimates = self._known_estimates() if advantages is None else self._checked_estimates(advantages)
         return minibatch_dataset(
             self._writer.ids(),
@@ -399,11 +407,52 @@ class RolloutBuffer(ReplayBuffer):
         self._frames.close()
         self._estimates = None
 
+    # Saving and restoring
+
+    def _capture(self) -> BufferState:
+        with self._writer.lock:
+            known = self._estimates
+            estimates = None if known is None or known[0] != self._writer.version else known[1]
+            return BufferState(
+                kind=type(self).__name__,
+                fields=self._spec.fields,
+                settings=self._settings(),
+                values={"first_id": self._writer.first_id, "random": self._rng.bit_generator.state},
+                arrays=record_arrays(self._writer.columns(), estimates),
+                parts={FRAMES: self._frames._capture()},
+            )
+
+    def _plan_restore(self, state: BufferState, *, resize: bool) -> RestorePlan:
+        random = state.values["random"]
+        check_random_state("random", random)
+        same_seed = state.settings["seed"] == self._settings()["seed"]
+
+        def finish(estimates: Advantages | None) -> None:
+            self._estimates = None if estimates is None else (self._writer.version, estimates)
+            self._num_restores += 1
+            # With a seed of its own this buffer draws its own orders of minibatches.
+            if same_seed:
+                self._rng.bit_generator.state = random
+
+        return plan_rollout(
+            state,
+            self._frames,
+            self._writer,
+            self.num_steps,
+            resize=resize,
+            same={"num_steps": self.num_steps, "gamma": self._gamma, "lam": self._lam},
+            finish=finish,
+        )
+
+    def _has_drawn(self) -> bool:
+        return self._is_read or self._frames._has_drawn()
+
     # How it is done
 
     def _transitions(self, *, has_final_values: bool) -> Transitions:
         if tf.executing_eagerly():
             return self._writer.transitions(self._gamma, has_final_values=has_final_values)
+        self._is_read = True
 
         def read(buffer: RolloutBuffer) -> tuple[Array, ...]:
             return tuple(buffer._writer.transitions(buffer._gamma, has_final_values=has_final_values))
@@ -415,9 +464,11 @@ class RolloutBuffer(ReplayBuffer):
 
     @tf.autograph.experimental.do_not_convert
     def _gather_in_graph(self, ids: tf.Tensor) -> Nest:
-        fields = self._spec.fields
+        fields, num_restores = self._spec.fields, self._num_restores
 
         def gather(buffer: RolloutBuffer, ids: Array) -> list[Array]:
+            if buffer._num_restores != num_restores:
+                raise ValueError("the buffer was restored since these minibatches were made: make new ones.")
             return buffer._gather(ids)
 
         leaves = call_weakly(self, gather, [ids], [field.dtype for field in fields])

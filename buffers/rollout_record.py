@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,16 @@ import numpy as np
 from .advantages import Transitions
 from .episode_ends import EpisodeMarks
 from .nests import Array
+
+# What is kept of each frame, by name.
+COLUMNS: dict[str, type[np.generic]] = {
+    "rewards": np.float32,
+    "discounts": np.float32,
+    "terminal": np.bool_,
+    "begins": np.bool_,
+    "ends": np.bool_,
+    "final": np.bool_,
+}
 
 
 class RolloutRecord:
@@ -44,6 +55,15 @@ class RolloutRecord:
         ]
         for target, source, default in columns:
             target[rows] = default if source is None else source.reshape(self._batch_size, num).T
+
+    def columns(self, num_steps: int) -> dict[str, Array]:
+        """Copies of what is noted of the first steps, `[num_steps, B]` each, by the names in `COLUMNS`."""
+        return {name: getattr(self, f"_{name}")[:num_steps].copy() for name in COLUMNS}
+
+    def restore(self, columns: Mapping[str, Array]) -> None:
+        """Notes anew what `columns` gave, from the first step on."""
+        for name, column in columns.items():
+            getattr(self, f"_{name}")[: len(column)] = column
 
     def end(self, num_steps: int, b: int | None) -> None:
         """Stream `b` (None: all of them) stops after the newest of `num_steps` frames."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,10 @@ class RolloutWriter:
         self._rule = rule
         self._num_steps = num_steps
         self._record = RolloutRecord(frames.batch_size, num_steps)
-        self._first_id = 0
-        self._lock = threading.Lock()
+        # The id of the rollout's first frame.
+        self.first_id = 0
+        # Held while the rollout changes; the frames' own is taken inside of it.
+        self.lock = threading.Lock()
         # Counts changes, so that what was computed from the rollout is known to be of this one.
         self.version = 0
 
@@ -54,10 +57,10 @@ class RolloutWriter:
 
     def ids(self) -> Array:
         """Ids of the frames held, int64 `[B, n]`."""
-        with self._lock:
+        with self.lock:
             # A ring's ids count all frames ever added, the streams of a step side by side (`ring.py`).
             num_frames = len(self._frames)
-            ids = np.arange(self._first_id, self._first_id + num_frames)
+            ids = np.arange(self.first_id, self.first_id + num_frames)
             return ids.reshape(-1, self._frames.batch_size).T
 
     def add_step(
@@ -80,18 +83,32 @@ class RolloutWriter:
         Raises:
           ValueError: there is no stream `b`, or the buffer is closed.
         """
-        with self._lock:
+        with self.lock:
             self._frames.end_stream(b)
             self._record.end(self.num_steps_held, b)
             self.version += 1
 
     def clear(self) -> None:
         """Makes room for the next rollout."""
-        with self._lock:
+        with self.lock:
             num_frames = len(self._frames)
             self._frames.clear()
-            self._first_id += num_frames
-            self.version += 1
+            self.skip(num_frames)
+
+    def skip(self, num_frames: int) -> None:
+        """The next rollout's ids begin so many later; the caller holds the lock."""
+        self.first_id += num_frames
+        self.version += 1
+
+    def columns(self) -> dict[str, Array]:
+        """What is noted of the frames held, `[n, B]` each; the caller holds the lock."""
+        return self._record.columns(self.num_steps_held)
+
+    def restore(self, first_id: int, columns: Mapping[str, Array]) -> None:
+        """Goes on with frames from this id on, of which `columns` says what it gave; the caller holds the lock."""
+        self._record.restore(columns)
+        self.first_id = first_id
+        self.version += 1
 
     def transitions(self, gamma: float, *, has_final_values: bool) -> Transitions:
         """The transitions of the whole rollout, leaves `[B, T]`.
@@ -101,7 +118,7 @@ class RolloutWriter:
           ValueError: a discount is negative or not finite.
           ValueError: an episode was cut without its final observation, and there are no final values.
         """
-        with self._lock:
+        with self.lock:
             held = self.num_steps_held
             if held < self._num_steps:
                 raise ValueError(
@@ -138,7 +155,7 @@ class RolloutWriter:
         rewards = column(leaves, fields.reward, outer)
         discounts = None if fields.discount is None else column(leaves, fields.discount, outer)
         items = self._spec.pack(leaves)
-        with self._lock:
+        with self.lock:
             held = self.num_steps_held
             if held + num > self._num_steps:
                 raise ValueError(
