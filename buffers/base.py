@@ -21,6 +21,7 @@ import tensorflow as tf
 from .counts import check_count
 from .nests import Nest
 from .priorities import errors_of_rows
+from .restorable import Restorable
 from .stats import BufferStats
 from .windows import Window
 
@@ -90,7 +91,7 @@ class BufferInfo(NamedTuple):
         return self.probabilities
 
 
-class ReplayBuffer(abc.ABC):
+class ReplayBuffer(Restorable):
     """Stores experience and feeds it to training; the same members on every backend.
 
     A *frame* (or step) is one entry that matches `data_spec`. A *stream* is one

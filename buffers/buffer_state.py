@@ -19,8 +19,8 @@ from .nests import Array
 from .row_numbers import RowNumbers, pieces_of
 from .storage import FrameStorage
 
-# Is given places of frames, counted in the order of their ids (a slice, or int64 `[m]`), and these frames field by field:
-# uint8 `[m, num_bytes of the field]`.
+# Is given places of frames, counted in the order of their ids (a slice, or int64 `[m]`), and these frames field by
+# field: uint8 `[m, num_bytes of the field]`.
 Put = Callable[[slice | Array, list[Array]], None]
 
 
@@ -143,7 +143,8 @@ class RestorePlan:
     """What becomes of a buffer that takes a state over; made without changing it.
 
     Attributes:
-      places: which of the state's frames are taken, counted in the order of its ids: a slice, or int64 `[m]`, ascending.
+      places: which of the state's frames are taken, counted in the order of its ids: a slice, or int64 `[m]`,
+        ascending.
       rows: where each of them goes, `m` of them.
       storage: what they are written to; None where `parts` do it.
       lock: held while the buffer is emptied, filled and set.

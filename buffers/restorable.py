@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ OnMismatch = Literal["error", "resize", "keep"]
 
 
 class Restorable(tf.train.experimental.PythonState):
-    """Saves and restores a buffer of this process.
+    """Saves and restores a buffer of this process; one that is served says what to do instead.
 
     A class of buffers calls `_remember(locals())` first in its constructor, names the arguments that decide about
     contents and draws in `_SAVED_SETTINGS`, and provides `_capture`, `_plan_restore` and `_has_drawn`; where what was
@@ -165,15 +164,14 @@ class Restorable(tf.train.experimental.PythonState):
 
     # What a class of buffers provides
 
-    @abc.abstractmethod
     def _capture(self) -> BufferState:
         """The state at this moment, at once: small arrays are copied, frames are `LiveFrames`.
 
         Raises:
           ValueError: the buffer is closed.
         """
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def _plan_restore(self, state: BufferState, *, resize: bool) -> RestorePlan:
         """What would become of this buffer; changes nothing.
 
@@ -182,10 +180,11 @@ class Restorable(tf.train.experimental.PythonState):
         Raises:
           ValueError: the state contradicts itself, or cannot be taken over.
         """
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def _has_drawn(self) -> bool:
-        """Whether datasets or graphs may have been made that read this object's memory, so that it cannot be rebuilt."""
+        """Whether datasets or graphs may have been made that read this object's memory: it cannot be rebuilt then."""
+        raise NotImplementedError
 
     def _moment(self) -> Any:
         """How far the buffer is, as a plain value, for `_cut_back`; None: it cannot be cut back."""
@@ -202,14 +201,14 @@ class Restorable(tf.train.experimental.PythonState):
     # Moments that `_cut_back` knows, as [step, moment].
     _marks: list[list[Any]]
     # Files in which frames of this buffer are saved, by the path of the part that they belong to.
-    _known_frames: dict[str, KnownFrames]
+    _saved_segments: dict[str, KnownFrames]
     _save_lock: threading.Lock
 
     def _remember(self, arguments: Mapping[str, Any]) -> None:
         """Keeps the constructor's arguments: `locals()`, first thing in it."""
         self._arguments = {name: value for name, value in arguments.items() if name not in ("self", "__class__")}
         self._marks = []
-        self._known_frames = {}
+        self._saved_segments = {}
         self._save_lock = threading.Lock()
 
     def _settings(self) -> dict[str, Any]:

@@ -329,11 +329,11 @@ class FrameRing:
           words: their step words, `[n]`.
           arrivals: when they came, `[n]`, where streams go apart.
         """
-        bounds = {name: np.array(state[name]) if self.apart else int(state[name]) for name in ("published", "floor")}
-        self.published = bounds["published"]
+        published, floor = np.array(state["published"], np.int64), np.array(state["floor"], np.int64)
+        self.published = published if self.apart else int(published)
         # What another ring had evicted is not held in a larger one either.
-        self.floor = bounds["floor"]
-        first = self._first_ids(ids)
+        self.floor = floor if self.apart else int(floor)
+        first: Any = self._first_ids(ids)
         if self.apart:
             self.floor = np.where(self.tail < first, first, self.floor)
         elif self.tail < first:
@@ -359,13 +359,15 @@ class FrameRing:
             published = min(int(published), self.published)
             gone = np.arange(max(published, self.tail), self.published)
         # A stream goes on in the episode of the first frame that is taken back, where it is there to tell.
-        first = published if self.apart else published + np.arange(self.batch_size)
+        first: Array = published if self.apart else published + np.arange(self.batch_size)
         told = (first < self.published) & (first >= self.tail)
         open_steps = np.where(told, self.words[self.rows(first)] >> 1, 0)
         self._open_steps = np.where(first < self.published, open_steps, self._open_steps)
-        floor, cleared_at = self.tail, self.cleared_at
-        minimum = np.minimum if self.apart else min
-        self.floor, self.cleared_at = minimum(floor, published), minimum(cleared_at, published)
+        if self.apart:
+            self.floor = np.minimum(self.tail, published)
+            self.cleared_at = np.minimum(self.cleared_at, published)
+        else:
+            self.floor, self.cleared_at = min(self.tail, published), min(self.cleared_at, published)
         self.published = self.reserved = published
         for place, bound in ((RESERVED, published), (PUBLISHED, published), (FLOOR, self.floor)):
             self._cursors[place] = bound

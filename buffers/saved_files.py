@@ -1,4 +1,4 @@
-"""The files of a save: raw arrays (`.npy`), each with its size and its checksum, that are read only as what was written.
+"""The files of a save: raw arrays (`.npy`), each with its size and checksum, that are read only as what was written.
 
 Nothing in them is executed: no pickle. The checksum is CRC-32, which finds every damage of up to 32 bits in a row and
 is quicker than any disk; it is no protection from somebody who means to deceive.
@@ -152,7 +152,7 @@ def read_parts(
         found = file.read(len(header))
         if found != header or (record.num_bytes - len(header)) % row_bytes:
             raise ValueError(
-                f"{path!r} is damaged: it does not begin as the array that was saved. Restore another save."
+                f"{path!r} is damaged: it begins otherwise than what was saved. Restore another save."
             )
         crc32 = zlib.crc32(found)
         num_rows = (record.num_bytes - len(header)) // row_bytes

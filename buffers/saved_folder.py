@@ -242,12 +242,12 @@ def _write_state(
         segments = write_frames(folder, prefix, state.frames, state.fields, known.get(part))
         written[part] = KnownFrames(folder, segments)
         ids = state.frames.ids
-        is_range = isinstance(ids, range)
+        id_file = None
+        if not isinstance(ids, range):
+            id_file = write_array(folder, f"{prefix}ids.npy", ids).to_plain()
         frames = {
             "ids": [ids.start, ids.stop, ids.step] if isinstance(ids, range) else None,
-            "id_file": None
-            if is_range
-            else write_array(folder, f"{prefix}ids.npy", state.frames.id_array()).to_plain(),
+            "id_file": id_file,
             "columns": sorted(state.frames.columns),
             "segments": [segment.to_plain() for segment in segments],
         }

@@ -96,12 +96,6 @@ class KnownFrames:
     folder: str
     segments: tuple[Segment, ...]
 
-    def below(self, bound: int) -> KnownFrames:
-        """Without the segments in which an id of `bound` or more stands: those ids are given again."""
-        return KnownFrames(
-            self.folder, tuple(part for part in self.segments if not len(part.ids) or part.ids[-1] < bound)
-        )
-
 
 def write_frames(
     folder: str, prefix: str, frames: HeldFrames, fields: Sequence[Field], known: KnownFrames | None
@@ -228,11 +222,12 @@ def _write_segment(
     folder: str, name: str, frames: HeldFrames, live: LiveFrames, fields: Sequence[Field], places: range | Array
 ) -> Segment:
     ids = frames.ids
-    own = ids[places.start : places.stop] if isinstance(ids, range) and isinstance(places, range) else None
-    if own is None:
-        own = _as_range(
-            id_array(ids)[places.start : places.stop] if isinstance(places, range) else id_array(ids)[places]
-        )
+    chosen: slice | Array = slice(places.start, places.stop) if isinstance(places, range) else places
+    own: Array | range
+    if isinstance(ids, range) and isinstance(chosen, slice):
+        own = ids[chosen]
+    else:
+        own = _as_range(id_array(ids)[chosen])
     num, most = len(places), _rows_a_part(fields)
     with contextlib.ExitStack() as stack:
         files = [
@@ -247,7 +242,6 @@ def _write_segment(
             for file, leaf in zip(files, leaves, strict=True):
                 file.append(leaf)
         written = tuple(file.close() for file in files)
-    chosen = slice(places.start, places.stop) if isinstance(places, range) else places
     columns = {
         column: write_array(folder, f"{name}.column.{column}.npy", values[chosen])
         for column, values in frames.columns.items()

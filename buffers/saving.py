@@ -62,12 +62,12 @@ def save(
                 state,
                 step=step,
                 extra={"marks": marks[-_MOST_MARKS:]},
-                known=buffer._known_frames,
+                known=buffer._saved_segments,
                 write_iterators=_iterator_writer(iterators),
             )
         finally:
             state.close()
-        buffer._known_frames = dict(written.known)
+        buffer._saved_segments = dict(written.known)
         buffer._marks = marks[-_MOST_MARKS:]
         removed = remove_old(place, keep_last, keep_every)
     report = SaveReport(
@@ -100,7 +100,8 @@ def restore(
         raise ValueError("cut_back=True leaves out what was added after a step: give step too.")
     started = time.monotonic()
     if is_save(place):
-        saves, skipped = [open_save(place)], []
+        saves: list[SavedFolder] = [open_save(place)]
+        skipped: list[str] = []
     else:
         saves, skipped = find_saves(place)
     for told in skipped:
@@ -114,11 +115,11 @@ def restore(
         num_dropped, changed = _take_over(buffer, chosen.state(), on_mismatch)
         buffer._marks = [list(each) for each in chosen.manifest["marks"]]
         known = {part: KnownFrames(chosen.path, segments) for part, segments in chosen.segments().items()}
-        buffer._known_frames = known
+        buffer._saved_segments = known
         num_cut = 0
         if mark is not None:
             # Ids are given again from here on, so that no file holds those of this buffer any more.
-            buffer._known_frames = {}
+            buffer._saved_segments = {}
             buffer._marks = [each for each in buffer._marks if each[0] <= mark[0]]
             num_cut = buffer._cut_back(mark[1])
         if iterators:
@@ -128,7 +129,7 @@ def restore(
     report = RestoreReport(
         path=chosen.path,
         step=chosen.step if mark is None else mark[0],
-        frames=len(buffer),  # type: ignore[arg-type]
+        frames=len(buffer),
         dropped=num_dropped,
         cut=num_cut,
         changed=changed,
@@ -156,11 +157,11 @@ def set_state(buffer: Restorable, state: Mapping[str, Any], on_mismatch: OnMisma
     with _saving(buffer):
         num_dropped, changed = _take_over(buffer, read, on_mismatch)
         buffer._marks = [list(each) for each in state.get("marks", [])]
-        buffer._known_frames = {}
+        buffer._saved_segments = {}
     return RestoreReport(
         path=None,
         step=buffer._marks[-1][0] if buffer._marks else None,
-        frames=len(buffer),  # type: ignore[arg-type]
+        frames=len(buffer),
         dropped=num_dropped,
         cut=0,
         changed=changed,
@@ -185,7 +186,7 @@ def mark_step(buffer: Restorable, step: int) -> None:
     moment = buffer._moment()
     if moment is None:
         raise ValueError(
-            f"mark_step: a {type(buffer).__name__} cannot be cut back to a step, because what it gave up since is lost; "
+            f"mark_step: a {type(buffer).__name__} cannot be cut back to a step, because what it gave up is lost; "
             "save it at that step."
         )
     if buffer._marks and step < buffer._marks[-1][0]:

@@ -19,6 +19,8 @@ from .saved_frames import saved_dtype
 FORMAT = "replayfeed buffer state"
 VERSION = 1
 
+_ENTRIES = ("kind", "spec", "settings", "values", "arrays", "frames", "parts")
+
 _PART_BYTES = 2**20
 
 
@@ -62,9 +64,7 @@ def state_from_dict(state: Any) -> BufferState:
             f"the state was made by a later replayfeed: it has version {state.get('version')!r}, and this one reads "
             f"up to {VERSION}; update the package."
         )
-    missing = [
-        name for name in ("kind", "spec", "settings", "values", "arrays", "frames", "parts") if name not in state
-    ]
+    missing = [name for name in _ENTRIES if name not in state]
     if missing:
         raise ValueError(f"the state lacks {', '.join(missing)}: it is not whole.")
     fields = fields_from_plain(state["spec"])
