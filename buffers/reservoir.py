@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from .adds import Adds
 from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer
-from .buffer_state import BufferState, RestorePlan
 from .counts import check_count, check_parallel_calls
 from .episode_ends import EpisodeRule, FinalFrame
 from .graph_seeds import GraphSeeds
@@ -21,12 +20,11 @@ from .memory import check_capacity_fits, copy_to_tensor
 from .nests import Array, Nest
 from .priorities import check_keys
 from .priority_updates import check_update
-from .random_states import check_random_state
 from .reservoir_passes import ReservoirPassPlanner, pass_dataset
 from .reservoir_rows import BOOKKEEPING_BYTES, NOT_HELD, ReservoirRows
 from .reservoir_rule import ReservoirRule
 from .reservoir_sampler import ReservoirSampler
-from .reservoir_state import ReservoirState
+from .reservoir_state import ReservoirState, SavedReservoir
 from .reservoir_usage import ReservoirUsage
 from .reservoir_writer import ReservoirWriter
 from .ring_dataset import random_dataset, sample_info
@@ -40,7 +38,7 @@ from .windows import Window, resolve_window
 _SAMPLE_STREAM, _DATASET_STREAM, _GRAPH_STREAM, _KEEP_STREAM = 0, 1, 2, 3
 
 
-class ReservoirReplayBuffer(ReplayBuffer):
+class ReservoirReplayBuffer(SavedReservoir, ReplayBuffer):
     """Holds `capacity` items of all that were ever added, each of them with the same chance, and draws among them.
 
     Of `n` items each is held with the chance `min(1, capacity / n)`, and each set of `capacity` items with the same
@@ -106,6 +104,7 @@ class ReservoirReplayBuffer(ReplayBuffer):
         sampler: Selector | None = None,
         remover: Selector | None = None,
     ) -> None:
+        self._remember(locals())
         check_draws_uniformly(sampler, "serve a reservoir from table_presets.reservoir, and draw by {sampler} there")
         if remover is not None:
             raise ValueError(
@@ -461,44 +460,6 @@ class ReservoirReplayBuffer(ReplayBuffer):
             self._writer.close()
             self._samplers.clear()
             self._storage.release()
-
-    # Saving and restoring
-
-    def _capture(self) -> BufferState:
-        with self._lock:
-            self._check_open()
-            draws = {"draws": self._rng.bit_generator.state, "num_seeds": self._num_seeds}
-            draws_in_graphs = self._graph_seeds.state()
-            settings = self._settings()
-            values, arrays, frames = self._state.capture()
-            return BufferState(
-                kind=type(self).__name__,
-                fields=self._spec.fields,
-                settings=settings,
-                values={**values, **draws},
-                arrays={**arrays, "draws_in_graphs": draws_in_graphs},
-                frames=frames,
-            )
-
-    def _plan_restore(self, state: BufferState, *, resize: bool) -> RestorePlan:
-        self._check_open()
-        draws, num_seeds = state.values["draws"], state.values["num_seeds"]
-        draws_in_graphs = state.arrays["draws_in_graphs"]
-        check_random_state("draws", draws)
-        self._graph_seeds.check(draws_in_graphs)
-        # With a seed of its own this buffer draws its own random numbers.
-        goes_on = state.settings["seed"] == self._settings()["seed"]
-
-        def finish_draws() -> None:
-            if goes_on:
-                self._rng.bit_generator.state = draws
-                self._num_seeds = num_seeds
-                self._graph_seeds.restore(draws_in_graphs)
-
-        return self._state.plan(state, goes_on=goes_on, finish_draws=finish_draws)
-
-    def _has_drawn(self) -> bool:
-        return bool(self._samplers)
 
     # How it is done
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import abc
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from .buffer_state import BufferState, HeldFrames, LiveFrames, RestorePlan
+from .graph_seeds import GraphSeeds
 from .nests import Array
 from .random_states import check_random_state, generator_of
 from .reservoir_rows import ReservoirRows
 from .reservoir_rule import ReservoirRule, check_rule_state, resized
+from .reservoir_sampler import ReservoirSampler
 from .reservoir_usage import ReservoirUsage
 from .reservoir_writer import ReservoirWriter
+from .restorable import Restorable
 from .storage import FrameStorage
 
 _logger = logging.getLogger(__name__)
@@ -59,12 +63,21 @@ class ReservoirState:
     def capture(self) -> tuple[dict[str, Any], dict[str, Array], HeldFrames]:
         """Values, arrays and frames as of now; the caller holds the lock, and closes the frames."""
         ids, rows = self._held.in_order()
-        values = {"rule": self._rule.state(), "first_id": self._writer.first_id, "usage": self._usage.counts()}
+        values: dict[str, Any] = {
+            "rule": self._rule.state(),
+            "first_id": self._writer.first_id,
+            "usage": self._usage.counts(),
+        }
         # A row fits into 31 bits, as a capacity does.
-        arrays = {"rows": rows.astype(np.int32), "was_sampled": np.packbits(self._usage.was_sampled(rows))}
+        arrays: dict[str, Array] = {
+            "rows": rows.astype(np.int32),
+            "was_sampled": np.packbits(self._usage.was_sampled(rows)),
+        }
         return values, arrays, HeldFrames(ids, LiveFrames(self._storage, rows))
 
-    def plan(self, state: BufferState, *, goes_on: bool, finish_draws: Callable[[], None]) -> RestorePlan:
+    def plan(
+        self, state: BufferState, *, goes_on: bool, prepare: Callable[[], None], finish_draws: Callable[[], None]
+    ) -> RestorePlan:
         """What becomes of this reservoir; changes nothing.
 
         Into as many rows everything goes where it was. Into fewer or more rows see `resized`.
@@ -72,7 +85,8 @@ class ReservoirState:
         Args:
           state: of a reservoir of the same spec.
           goes_on: whether what is kept next is decided by the random numbers of the saved one, else by this one's.
-          finish_draws: called when all else is set.
+          prepare: called before anything is changed, the lock not being held.
+          finish_draws: called when all else is set, with the lock held.
 
         Raises:
           ValueError: the state contradicts itself.
@@ -119,6 +133,7 @@ class ReservoirState:
             storage=self._storage,
             lock=self._lock,
             is_empty=self._rule.num_seen == 0 and self._writer.first_id == 0,
+            prepare=prepare,
             clear=self.clear,
             finish=finish,
             num_dropped=0 if kept is None else num_held - len(kept),
@@ -143,6 +158,80 @@ class ReservoirState:
                 seen,
                 seen * self._capacity // held,
             )
+
+
+class SavedReservoir(Restorable):
+    """The part of `ReservoirReplayBuffer` that saves and restores it."""
+
+    _SAVED_SETTINGS: ClassVar[tuple[str, ...]] = (
+        "capacity",
+        "batch_size",
+        "seed",
+        "end_of_episode_fn",
+        "final_frame",
+        "min_size_to_sample",
+    )
+    # Whose items they are no row tells, so that any number of streams can go on.
+    _FIXED_SETTINGS: ClassVar[frozenset[str]] = frozenset({"final_frame"})
+
+    # Of `ReservoirReplayBuffer`.
+    _lock: threading.Lock
+    _state: ReservoirState
+    _rng: np.random.Generator
+    _num_seeds: int
+    _graph_seeds: GraphSeeds
+    _samplers: dict[bool, ReservoirSampler]
+
+    @abc.abstractmethod
+    def _check_open(self) -> None:
+        """Refuses, if the buffer is closed."""
+
+    @abc.abstractmethod
+    def _sampler(self, stacked: bool) -> ReservoirSampler:
+        """What draws samples with, or without, an axis for time."""
+
+    def _capture(self) -> BufferState:
+        with self._lock:
+            self._check_open()
+            draws = {
+                "random": self._rng.bit_generator.state,
+                "num_seeds": self._num_seeds,
+                "stacked": list(self._samplers),
+            }
+            graph_seeds, settings = self._graph_seeds.state(), self._settings()
+            values, arrays, frames = self._state.capture()
+            return BufferState(
+                kind=type(self).__name__,
+                fields=self._saved_fields(),
+                settings=settings,
+                values={**values, **draws},
+                arrays={**arrays, "graph_seeds": graph_seeds},
+                frames=frames,
+            )
+
+    def _plan_restore(self, state: BufferState, *, resize: bool) -> RestorePlan:
+        self._check_open()
+        random, num_seeds, graph_seeds = state.values["random"], state.values["num_seeds"], state.arrays["graph_seeds"]
+        check_random_state("random", random)
+        self._graph_seeds.check(graph_seeds)
+        # With a seed of its own this buffer draws its own random numbers.
+        goes_on = state.settings["seed"] == self._settings()["seed"]
+
+        def prepare() -> None:
+            for stacked in state.values["stacked"]:
+                self._sampler(bool(stacked))
+
+        def finish_draws() -> None:
+            if goes_on:
+                self._rng.bit_generator.state = random
+                # Never the seed of a dataset that was made of this buffer before.
+                self._num_seeds = max(self._num_seeds, int(num_seeds))
+                self._graph_seeds.restore(graph_seeds)
+
+        return self._state.plan(state, goes_on=goes_on, prepare=prepare, finish_draws=finish_draws)
+
+    def _has_drawn(self) -> bool:
+        return bool(self._samplers)
 
 
 def _checked_rows(ids: Array, arrays: Mapping[str, Array]) -> tuple[Array, Array]:

@@ -20,16 +20,14 @@ from .advantages import (
     next_values,
 )
 from .base import BufferInfo, Ids, Items, ReplayBuffer
-from .buffer_state import BufferState, RestorePlan
 from .callbacks import call_weakly
 from .counts import check_count
 from .episode_ends import EpisodeRule, FinalFrame
 from .memory import check_capacity_fits
 from .nests import Array, Nest
-from .random_states import check_random_state
 from .rollout_fields import STATE_FLAG, find_fields, warn_of_unclear_flag
 from .rollout_minibatches import minibatch_dataset
-from .rollout_state import FRAMES, plan_rollout, record_arrays
+from .rollout_state import SavedRollout
 from .rollout_writer import WHY_STREAMS_STAY, RolloutWriter, refuse_streams
 from .spec import DataSpec, ItemChecker
 from .stats import BufferStats
@@ -37,7 +35,7 @@ from .uniform import TFUniformReplayBuffer
 from .windows import Window
 
 
-class RolloutBuffer(ReplayBuffer):
+class RolloutBuffer(SavedRollout, ReplayBuffer):
     """Holds one rollout, `num_steps` frames of each stream, computes its advantages and cuts it into minibatches.
 
     Frame t holds what was seen, done and earned: `(o_t, a_t, r_t, discount_t)`. An episode ends in one of two ways:
@@ -119,6 +117,7 @@ class RolloutBuffer(ReplayBuffer):
         terminal_field: str | None = "auto",
         truncated_field: str | None = "auto",
     ) -> None:
+        self._remember(locals())
         check_count("batch_size", batch_size)
         check_count("num_steps", num_steps)
         _check_share("gamma", gamma)
@@ -406,46 +405,6 @@ class RolloutBuffer(ReplayBuffer):
         """Refuses further adds and reads, and frees the memory."""
         self._frames.close()
         self._estimates = None
-
-    # Saving and restoring
-
-    def _capture(self) -> BufferState:
-        with self._writer.lock:
-            known = self._estimates
-            estimates = None if known is None or known[0] != self._writer.version else known[1]
-            return BufferState(
-                kind=type(self).__name__,
-                fields=self._spec.fields,
-                settings=self._settings(),
-                values={"first_id": self._writer.first_id, "random": self._rng.bit_generator.state},
-                arrays=record_arrays(self._writer.columns(), estimates),
-                parts={FRAMES: self._frames._capture()},
-            )
-
-    def _plan_restore(self, state: BufferState, *, resize: bool) -> RestorePlan:
-        random = state.values["random"]
-        check_random_state("random", random)
-        same_seed = state.settings["seed"] == self._settings()["seed"]
-
-        def finish(estimates: Advantages | None) -> None:
-            self._estimates = None if estimates is None else (self._writer.version, estimates)
-            self._num_restores += 1
-            # With a seed of its own this buffer draws its own orders of minibatches.
-            if same_seed:
-                self._rng.bit_generator.state = random
-
-        return plan_rollout(
-            state,
-            self._frames,
-            self._writer,
-            self.num_steps,
-            resize=resize,
-            same={"num_steps": self.num_steps, "gamma": self._gamma, "lam": self._lam},
-            finish=finish,
-        )
-
-    def _has_drawn(self) -> bool:
-        return self._is_read or self._frames._has_drawn()
 
     # How it is done
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -11,6 +11,8 @@ import tensorflow as tf
 from .advantages import Advantages
 from .buffer_state import BufferState, RestorePlan
 from .nests import Array
+from .random_states import check_random_state
+from .restorable import Restorable
 from .rollout_record import COLUMNS
 from .rollout_writer import RolloutWriter
 from .uniform import TFUniformReplayBuffer
@@ -105,6 +107,70 @@ def plan_rollout(
         finish=finish_all,
         parts={FRAMES: frames._plan_restore(part, resize=resize and differs)},
     )
+
+
+class SavedRollout(Restorable):
+    """The part of `RolloutBuffer` that saves and restores it."""
+
+    _SAVED_SETTINGS: ClassVar[tuple[str, ...]] = (
+        "batch_size",
+        "num_steps",
+        "gamma",
+        "lam",
+        "seed",
+        "end_of_episode_fn",
+        "final_frame",
+        "reward_field",
+        "discount_field",
+        "terminal_field",
+        "truncated_field",
+    )
+    # What is noted of each frame was read by the fields that are named.
+    _FIXED_SETTINGS: ClassVar[frozenset[str]] = frozenset(
+        {"batch_size", "final_frame", "reward_field", "discount_field", "terminal_field", "truncated_field"}
+    )
+
+    # Of `RolloutBuffer`.
+    _frames: TFUniformReplayBuffer
+    _writer: RolloutWriter
+    _rng: np.random.Generator
+    _estimates: tuple[int, Advantages] | None
+    _num_restores: int
+    _is_read: bool
+
+    def _capture(self) -> BufferState:
+        with self._writer.lock:
+            known = self._estimates
+            estimates = None if known is None or known[0] != self._writer.version else known[1]
+            return BufferState(
+                kind=type(self).__name__,
+                fields=self._saved_fields(),
+                settings=self._settings(),
+                values={"first_id": self._writer.first_id, "random": self._rng.bit_generator.state},
+                arrays=record_arrays(self._writer.columns(), estimates),
+                parts={FRAMES: self._frames._capture()},
+            )
+
+    def _plan_restore(self, state: BufferState, *, resize: bool) -> RestorePlan:
+        random = state.values["random"]
+        check_random_state("random", random)
+        here = self._settings()
+        same_seed = state.settings["seed"] == here["seed"]
+
+        def finish(estimates: Advantages | None) -> None:
+            self._estimates = None if estimates is None else (self._writer.version, estimates)
+            self._num_restores += 1
+            # With a seed of its own this buffer draws its own orders of minibatches.
+            if same_seed:
+                self._rng.bit_generator.state = random
+
+        same = {name: here[name] for name in ("num_steps", "gamma", "lam")}
+        return plan_rollout(
+            state, self._frames, self._writer, here["num_steps"], resize=resize, same=same, finish=finish
+        )
+
+    def _has_drawn(self) -> bool:
+        return self._is_read or self._frames._has_drawn()
 
 
 def _checked(arrays: Mapping[str, Array], name: str, shape: tuple[int, ...], dtype: Any) -> Array:
