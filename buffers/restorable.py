@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import tensorflow as tf
@@ -13,6 +13,7 @@ from . import saving
 from .buffer_state import BufferState, RestorePlan
 from .fields import Field
 from .save_reports import RestoreReport, SaveReport
+from .saved_beside import SavedBeside
 from .saved_frames import KnownFrames
 from .settings_text import settings_to_plain
 from .spec import DataSpec
@@ -153,6 +154,44 @@ class Restorable(tf.train.experimental.PythonState):
           ValueError: `step` is negative, or less than the last one; or this class of buffers cannot be cut back.
         """
         saving.mark_step(self, step)
+
+    def saved_in(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        step: tf.Variable | Callable[[], int] | None = None,
+        keep_last: int | None = None,
+        keep_every: int | None = None,
+    ) -> SavedBeside:
+        """For `tf.train.Checkpoint(buffer=buffer.saved_in(folder))`: contents go to the folder, not through memory.
+
+        The checkpoint itself holds which save it belongs to: writing one calls `save(folder)`, and restoring it calls
+        `restore` with exactly that save. The buffer itself in a checkpoint, `buffer=buffer`, is written whole each
+        time, and takes six times its content of memory meanwhile.
+
+        Args:
+          folder: for `save`. It belongs to the checkpoints: copy or move them together.
+          step: the training's counter, as a `tf.Variable` or a function; None: saves are counted.
+          keep_last: how many saves are kept, at least as many as checkpoints (`max_to_keep`); one more is, so that a
+            process which is killed while it writes a checkpoint can go on from the one before. None: all of them.
+          keep_every: as for `save`.
+
+        Raises:
+          TypeError: a count is no int, or `step` can change no more.
+          ValueError: a count is too small, or `keep_every` without `keep_last`.
+
+        >>> import tempfile
+        >>> from replayfeed.buffers import TFUniformReplayBuffer
+        >>> buffer = TFUniformReplayBuffer(tf.TensorSpec([], tf.int64), 1, 100)
+        >>> ids = buffer.add_sequence([[3, 4, 5]])
+        >>> with tempfile.TemporaryDirectory() as run:
+        ...     path = tf.train.Checkpoint(buffer=buffer.saved_in(run + "/buffer")).write(run + "/checkpoint")
+        ...     other = TFUniformReplayBuffer(tf.TensorSpec([], tf.int64), 1, 100)
+        ...     _ = tf.train.Checkpoint(buffer=other.saved_in(run + "/buffer")).read(path).assert_consumed()
+        >>> other.gather_all().numpy().tolist()
+        [[3, 4, 5]]
+        """
+        return SavedBeside(self, folder, step=step, keep_last=keep_last, keep_every=keep_every)
 
     def serialize(self) -> bytes:
         """`get_state` as bytes: how `tf.train.Checkpoint(buffer=buffer)` saves the buffer, whole, through memory."""
