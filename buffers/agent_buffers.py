@@ -45,8 +45,8 @@ def makers_by_policy(
         # One table cannot have the frames of several policies.
         return {policy: dataclasses.replace(maker, name=f"{maker.name}_{policy}") for policy in known.policies}
     if isinstance(maker, BufferConfig):
-        # Each draws by itself: with one seed all would draw the same rows.
-        return {policy: maker.seeded(index) for index, policy in enumerate(known.policies)}
+        # Each draws by itself: with one seed all would draw the same rows. Seeds do not depend on the order of a dict.
+        return {policy: maker.seeded(index) for index, policy in enumerate(sorted(known.policies))}
     return dict.fromkeys(known.policies, maker)
 
 

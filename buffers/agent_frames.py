@@ -25,8 +25,8 @@ class AgentFrame(NamedTuple):
     Attributes:
       frame: the agent's own nest.
       time: int64, the moment of its environment: moments count from 0 and are never counted anew.
-      stream: int32, the number of the environment times that of the policy's agents, plus the agent's place among them
-        (`stream_of`), which tells the agent whatever `B` its writer has; `()` where there is only one.
+      stream: int32, the number of the environment times that of the policy's agents, plus the agent's place among
+        `agents_of(policy)` (`stream_of`), which tells the agent whatever `B` its writer has; `()` where there is one.
 
     >>> agent_frame_spec(tf.TensorSpec([2], tf.float32), has_stream=False).time.dtype
     tf.int64
@@ -42,8 +42,9 @@ class JointFrame(NamedTuple):
 
     Attributes:
       frames: by agent its nest; zeros where it is absent.
-      codes: uint8 `[agents]`, in the order in which the agents were given: `PRESENT`, `LAST_OF_LIFE` on the frame with
-        which an agent's life ends, and `FIRST_OF_LIFE` on one with which another begins where no frame ended the last.
+      codes: uint8 `[agents]`, in the order of `frames` in the buffer's `data_spec`, which is alphabetical in this
+        process, and in tables that in which the agents were given: `PRESENT`, `LAST_OF_LIFE` on the frame with which an
+        agent's life ends, and `FIRST_OF_LIFE` on one with which another begins where no frame ended the last.
       time: int64, as in `AgentFrame`.
       is_last: bool, the moment ends the environment's episode; `()` where the agents' specs do not tell ends.
 

@@ -101,6 +101,11 @@ class AgentLives:
         other._alive, other._parted, other._is_quiet = self._alive, self._parted, self._is_quiet
         return other
 
+    def take_over(self, alive: Array, parted: Array) -> None:
+        """Goes on where another was, bool `[agents, B]` each, which it keeps."""
+        self._alive, self._parted = alive, parted
+        self._is_quiet = not bool(parted.any())
+
     def commit(self, moment: Moment) -> None:
         """The moment was stored."""
         self._alive, self._parted = moment.alive, moment.parted

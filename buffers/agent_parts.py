@@ -34,6 +34,7 @@ class AgentParts(NamedTuple):
     """What a buffer of many agents has.
 
     Attributes:
+      known: the agents, in the order in which they are stored.
       buffers: by policy; in lockstep the one of all under `''`.
       independent: reads those of policies; None in lockstep.
       lockstep: reads the one of all; None where policies are independent.
@@ -41,6 +42,7 @@ class AgentParts(NamedTuple):
       owned: what is to be closed with them.
     """
 
+    known: AgentPolicies
     buffers: dict[str, ReplayBuffer]
     independent: IndependentAgents | None
     lockstep: LockstepAgents | None
@@ -82,6 +84,8 @@ def make_parts(
         raise ValueError("end_of_episode_fn: independent policies have buffers of their own; give it to make_buffer.")
     if tables is not None and together:
         raise ValueError("streams='together' is for buffers in this process; tables take agents as they come.")
+    if tables is None:
+        known = known.in_alphabetical_order()
     owned: tuple[Any, ...] = () if tables is None or tables is make_buffer else (tables,)
     buffers: dict[str, ReplayBuffer]
     if is_lockstep:
@@ -96,8 +100,8 @@ def make_parts(
             buffers = build_all({"": joint}, {"": spec}, {"": batch_size}, part=not together)
         lockstep = LockstepAgents(known, buffers[""], batch_size, rules, together=together)
         if tables is not None:
-            return AgentParts(buffers, None, lockstep, ServedAgents(tables, is_lockstep=True), owned)
-        return AgentParts(buffers, None, lockstep, lockstep, tuple(buffers.values()))
+            return AgentParts(known, buffers, None, lockstep, ServedAgents(tables, is_lockstep=True), owned)
+        return AgentParts(known, buffers, None, lockstep, lockstep, tuple(buffers.values()))
     if tables is not None:
         without = [policy for policy in known.policies if policy not in tables._table_of]
         if without:
@@ -112,5 +116,5 @@ def make_parts(
         buffers = build_all(makers, specs, num_streams, part=not together)
     independent = IndependentAgents(known, buffers, batch_size, together=together)
     if tables is not None:
-        return AgentParts(buffers, independent, None, ServedAgents(tables, is_lockstep=False), owned)
-    return AgentParts(buffers, independent, None, independent, tuple(buffers.values()))
+        return AgentParts(known, buffers, independent, None, ServedAgents(tables, is_lockstep=False), owned)
+    return AgentParts(known, buffers, independent, None, independent, tuple(buffers.values()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -11,6 +12,10 @@ from .spec import DataSpec
 
 class AgentPolicies:
     """Agents and their policies, each in the order in which the agents were given.
+
+    That order numbers agents for the user (`given`), and places them in what is stored (`agents`), where other programs
+    know them by it: tables on a server. What is stored in this process does not depend on the order of a dict, which
+    may be another one in the process that takes it over: `in_alphabetical_order`.
 
     Args:
       data_specs: by agent the nest of `tf.TensorSpec` of its frames.
@@ -36,27 +41,39 @@ class AgentPolicies:
             raise ValueError("data_specs is empty: there must be at least one agent.")
         if not isinstance(policy_of, Mapping) and not callable(policy_of):
             raise TypeError(f"policy_of must be a dict or a function agent -> policy, got {policy_of!r}.")
-        self.agents = tuple(data_specs)
-        for agent in self.agents:
+        self.given = tuple(data_specs)
+        for agent in self.given:
             if not isinstance(agent, str):
                 raise TypeError(f"data_specs: agents are named by str, got {agent!r}.")
+        self.agents = self.given
         if isinstance(policy_of, Mapping):
             self._check_names("policy_of", policy_of)
-        self._policy_of: dict[str, str] = {agent: _policy(policy_of, agent) for agent in self.agents}
+        self._policy_of: dict[str, str] = {agent: _policy(policy_of, agent) for agent in self.given}
         self.policies = tuple(dict.fromkeys(self._policy_of.values()))
-        self._agents_of = {
-            policy: tuple(agent for agent in self.agents if self._policy_of[agent] == policy)
-            for policy in self.policies
-        }
-        self.specs = {agent: _data_spec(agent, spec) for agent, spec in data_specs.items()}
+        self._agents_of = self._grouped()
+        self.specs = {agent: _data_spec(agent, data_specs[agent]) for agent in self.agents}
         for agents in self._agents_of.values():
             first = self.specs[agents[0]]
             for other in agents[1:]:
                 self._check_alike(agents[0], first, other, self.specs[other])
 
+    def in_alphabetical_order(self) -> AgentPolicies:
+        """The same agents, stored in the order of their names; they keep the numbers of `given`.
+
+        >>> spec = tf.TensorSpec([], tf.float32)
+        >>> known = AgentPolicies({"wolf": spec, "sheep": spec}, lambda agent: "animal").in_alphabetical_order()
+        >>> known.given, known.agents, known.agents_of("animal"), known.place_of("wolf")
+        (('wolf', 'sheep'), ('sheep', 'wolf'), ('sheep', 'wolf'), 1)
+        """
+        other = copy.copy(self)
+        other.agents = tuple(sorted(self.given))
+        other._agents_of = other._grouped()
+        other.specs = {agent: self.specs[agent] for agent in other.agents}
+        return other
+
     @property
     def data_specs(self) -> dict[str, Nest]:
-        """By agent the nest that was given."""
+        """By agent the nest that was given, in the order of `agents`."""
         return {agent: spec.nest for agent, spec in self.specs.items()}
 
     def policy_of(self, agent: str) -> str:
@@ -69,7 +86,7 @@ class AgentPolicies:
         return self._policy_of[agent]
 
     def agents_of(self, policy: str) -> tuple[str, ...]:
-        """The agents of a policy.
+        """The agents of a policy, in the order of `agents`.
 
         Raises:
           ValueError: there is no such policy.
@@ -101,6 +118,13 @@ class AgentPolicies:
                 f"{name}: there is no policy {', '.join(map(repr, unknown))}; there are "
                 f"{', '.join(map(repr, self.policies))}."
             )
+
+    def _grouped(self) -> dict[str, tuple[str, ...]]:
+        """By policy its agents."""
+        return {
+            policy: tuple(agent for agent in self.agents if self._policy_of[agent] == policy)
+            for policy in self.policies
+        }
 
     def _check_names(self, name: str, given: Iterable[Any]) -> None:
         unknown = [agent for agent in given if agent not in self.agents]

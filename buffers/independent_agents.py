@@ -38,7 +38,8 @@ class IndependentAgents:
         self._buffers = dict(buffers)
         self._batch_size = batch_size
         self._together = together
-        self._lock = threading.Lock()
+        # Held while a moment is written; whoever holds it sees whole moments only.
+        self.lock = threading.Lock()
         # For each environment the number of its next moment.
         self._times = np.zeros(batch_size, np.int64)
         # By agent the environments in which its newest frame may be followed by another.
@@ -52,9 +53,9 @@ class IndependentAgents:
         # Whether no two agents share a policy, and how frames of each agent are written.
         self._alone = len(known.policies) == len(known.agents)
         self._writers = {agent: self._buffers[known.policy_of(agent)]._adds.add_checked for agent in known.agents}
-        # By policy the numbers of its agents among all, and where it is one that number for a whole batch.
+        # By policy the numbers of its agents among those given, and where it is one that number for a whole batch.
         self._numbers = {
-            policy: np.array([known.agents.index(agent) for agent in known.agents_of(policy)], np.int32)
+            policy: np.array([known.given.index(agent) for agent in known.agents_of(policy)], np.int32)
             for policy in known.policies
         }
         self._constant: dict[str, tuple[int | None, tf.Tensor]] = {}
@@ -82,7 +83,7 @@ class IndependentAgents:
             by_agent: dict[str, Array] = add_one_by_one(self.add, add, None, self._batch_size)
             return by_agent
         ids: dict[str, Array] = {}
-        with self._lock:
+        with self.lock:
             times = self._times if add.num_steps is None else self._times[:, None] + np.arange(add.num_steps)
             try:
                 if add.is_everywhere and self._alone:
@@ -127,17 +128,35 @@ class IndependentAgents:
 
     def end_stream(self, environment: int | None, agent: str | None) -> None:
         """The streams of an environment (None: of all) end; of one agent only, where it is named."""
-        with self._lock:
+        with self.lock:
             chosen = slice(None) if environment is None else slice(environment, environment + 1)
             for name in self._known.agents if agent is None else (agent,):
                 self._end(name, self._streams[name][chosen])
 
     def clear(self) -> None:
         """All buffers are empty, and moments are counted on."""
-        with self._lock:
+        with self.lock:
             for buffer in self._buffers.values():
                 buffer.clear()
-            self._open = {agent: np.zeros(self._batch_size, bool) for agent in self._open}
+            self.forget_lives()
+
+    def forget_lives(self) -> None:
+        """Nobody's newest frame is followed by another; the lock is held."""
+        self._open = {agent: np.zeros(self._batch_size, bool) for agent in self._open}
+
+    def held(self) -> dict[str, Array]:
+        """What decides how it goes on, by name, agents in alphabetical order; the lock is held."""
+        return {"times": self._times.copy(), "open": np.stack([self._open[agent] for agent in self._known.agents])}
+
+    def loose_flags(self) -> dict[str, str | None]:
+        """None: the buffers of the policies look for ends themselves."""
+        return {}
+
+    def take_over(self, held: Mapping[str, Array], loose_flags: Mapping[str, str | None]) -> None:
+        """Goes on where another was, these being what it had; `held` is kept. The lock is held."""
+        del loose_flags  # there are none
+        self._times = held["times"]
+        self._open = dict(zip(self._known.agents, held["open"], strict=True))
 
     def unpack(
         self,

@@ -47,7 +47,8 @@ class LockstepAgents:
         self._known = known
         self._buffer = buffer
         self._batch_size = batch_size
-        self._lock = threading.Lock()
+        # Held while a moment is written; whoever holds it sees whole moments only.
+        self.lock = threading.Lock()
         self._everywhere = np.arange(batch_size)
         self._times = np.zeros(batch_size, np.int64)
         self._rules = dict(rules)
@@ -77,7 +78,7 @@ class LockstepAgents:
             return of_moments
         outer = (self._batch_size,) if add.num_steps is None else (self._batch_size, add.num_steps)
         num_moments = 1 if add.num_steps is None else add.num_steps
-        with self._lock:
+        with self.lock:
             if add.is_everywhere and add.rows and num_moments and not add.ended:
                 ids = self._store(add, self._everywhere, outer, priorities)
                 self._times += num_moments
@@ -102,7 +103,7 @@ class LockstepAgents:
     def end_stream(self, environment: int | None, agent: str | None) -> None:
         """The episode of an environment (None: of all) ends; or only the life of one agent in it."""
         chosen = self._everywhere if environment is None else self._everywhere[environment : environment + 1]
-        with self._lock:
+        with self.lock:
             if agent is None:
                 self._end(chosen)
             else:
@@ -115,9 +116,28 @@ class LockstepAgents:
 
     def clear(self) -> None:
         """The buffer is empty, and moments are counted on."""
-        with self._lock:
+        with self.lock:
             self._buffer.clear()
-            self._lives.end_environments(self._everywhere)
+            self.forget_lives()
+
+    def forget_lives(self) -> None:
+        """Nobody is alive any more; the lock is held."""
+        self._lives.end_environments(self._everywhere)
+
+    def held(self) -> dict[str, Array]:
+        """What decides how it goes on, by name, agents in alphabetical order; the lock is held."""
+        return {"times": self._times.copy(), "alive": self._lives.alive, "parted": self._lives.parted}
+
+    def loose_flags(self) -> dict[str, str | None]:
+        """By agent `EpisodeRule.loose_flag`; the lock is held."""
+        return {agent: rule.loose_flag for agent, rule in self._rules.items()}
+
+    def take_over(self, held: Mapping[str, Array], loose_flags: Mapping[str, str | None]) -> None:
+        """Goes on where another was, these being what it had; `held` is kept. The lock is held."""
+        self._times = held["times"]
+        self._lives.take_over(held["alive"], held["parted"])
+        for agent, rule in self._rules.items():
+            rule.restore_loose_flag(loose_flags[agent])
 
     def gather_all(self) -> dict[str, Nest]:
         """By agent every frame held of it, oldest first, ragged leaves: rows are those of the buffer's own."""

@@ -12,19 +12,23 @@ from .agent_buffers import MakeBuffer, looks_ahead
 from .agent_input import AgentAdd, AgentChecker
 from .agent_parts import make_parts
 from .agent_policies import AgentPolicies
-from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer, check_count, join_samples
+from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer, join_samples
 from .callbacks import call_weakly
+from .counts import check_count
+from .multi_agent_state import MultiAgentState
 from .nests import Array, Nest
 from .priorities import check_keys, check_priorities, errors_of_rows
 from .reverb_agents import ReverbAgentTables
 from .ring_dataset import repacked
+from .saved_agents import SavedAgents
+from .served_agents import ServedAgents
 from .stats import BufferStats, total_stats
 from .windows import Window, resolve_window
 
 Mode = Literal["independent", "lockstep"]
 
 
-class MultiAgentReplayBuffer(ReplayBuffer):
+class MultiAgentReplayBuffer(SavedAgents, ReplayBuffer):
     """Stores what many agents do, and gives each policy its own frames, or all policies the same moments.
 
     An *agent* is named by a str, as in PettingZoo; a *policy* learns from one agent or several. A *moment* is one step
@@ -43,6 +47,10 @@ class MultiAgentReplayBuffer(ReplayBuffer):
 
     `capacity` is that of the buffers together, in the unit of those: with `BufferConfig("uniform", 1000)` each policy
     keeps the newest 1,000 frames (lockstep: moments), the same number of each stream. `capacity_of(policy)` is exact.
+
+    `save` keeps all buffers as of one moment of all agents, and `restore` takes over all or none. Agents and policies
+    are known by their names, in whatever order they are given. Settings are named after the policy whose buffer has
+    them (`wolf.max_length`; in lockstep `moments.max_length`). Tables are saved by their server.
 
     Args:
       data_specs: by agent the nest of `tf.TensorSpec` of its frames; they may differ between policies.
@@ -98,6 +106,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         cast: bool = False,
         end_of_episode_fn: Callable[[Nest], Any] | None = None,
     ) -> None:
+        self._remember(locals())
         if mode not in get_args(Mode):
             raise ValueError(f"mode must be 'independent' or 'lockstep', got {mode!r}.")
         check_count("batch_size", batch_size)
@@ -109,13 +118,11 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             raise ValueError(
                 "end_of_episode_fn: independent policies have buffers of their own; give it to make_buffer."
             )
-        self._known = AgentPolicies(data_specs, policy_of)
         self._mode = mode
         self._batch_size = int(batch_size)
-        self._checker = AgentChecker(self._known, self._batch_size, cast=cast)
         self._closed = False
         parts = make_parts(
-            self._known,
+            AgentPolicies(data_specs, policy_of),
             make_buffer,
             self._batch_size,
             is_lockstep=mode == "lockstep",
@@ -124,15 +131,19 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             cast=cast,
             end_of_episode_fn=end_of_episode_fn,
         )
+        self._known = parts.known
+        self._checker = AgentChecker(self._known, self._batch_size, cast=cast)
         self._buffers, self._writer, self._resources = parts.buffers, parts.writer, parts.owned
         self._independent, self._lockstep = parts.independent, parts.lockstep
+        in_process = None if isinstance(self._writer, ServedAgents) else self._lockstep or self._independent
+        self._state = MultiAgentState(self._known, self._buffers, in_process, is_lockstep=mode == "lockstep")
 
     # What there is
 
     @property
     def agents(self) -> tuple[str, ...]:
         """The agents, in the order of `data_specs`."""
-        return self._known.agents
+        return self._known.given
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -146,7 +157,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
 
     @property
     def data_spec(self) -> Nest:
-        """By agent the nest of `tf.TensorSpec` that the constructor was given."""
+        """By agent the nest of `tf.TensorSpec` that the constructor was given, in the order of `JointFrame.codes`."""
         return self._known.data_specs
 
     @property
@@ -173,7 +184,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         return self._known.policy_of(agent)
 
     def agents_of(self, policy: str) -> tuple[str, ...]:
-        """The agents of a policy.
+        """The agents of a policy, in this process in alphabetical order.
 
         Raises:
           ValueError: there is no such policy.
