@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 import tensorflow as tf
@@ -20,6 +21,8 @@ from .episode_ends import EpisodeRule
 from .look_ahead import check_look_ahead
 from .nests import Array, Nest
 from .priorities import WeightNorm, check_exponent, check_keys, check_priorities
+from .reverb_checkpoint import compare_with, mark_step, refuse, take_checkpoint, to_bytes
+from .reverb_control import CheckpointReport
 from .reverb_guard import ELEMENTS_AHEAD, ServerGuard
 from .reverb_import import load_reverb
 from .reverb_knobs import AUTO, SamplerKnobs, check_auto
@@ -49,7 +52,7 @@ DEFAULT_PENDING_ITEMS = 48
 _READY_SECONDS = 1.0
 
 
-class ServedBuffer(ReplayBuffer):
+class ServedBuffer(ReplayBuffer, tf.train.experimental.PythonState):
     """A buffer whose frames lie in a table of a Reverb server; its classes say how items become samples.
 
     Args:
@@ -405,6 +408,112 @@ class ServedBuffer(ReplayBuffer):
             self._priorities.reset()
 
         self._link.call(reset, "a reset")
+
+    # Saving
+
+    def checkpoint(self, step: int | None = None, *, timeout_s: float = 600.0) -> CheckpointReport:
+        """Asks the server for a checkpoint of all its tables, and returns when it is complete.
+
+        This buffer's pending writes are confirmed first. The checkpoint is on the server's machine, in the
+        `checkpoint_dir` of its `ReplayServer`; when that is started again it begins with the newest one. Writers and
+        readers of all processes wait while Reverb takes it.
+
+        Args:
+          step: the trainer's, which the server's manifest keeps; None: what was last told (`mark_step`), if any.
+          timeout_s: how long it may take.
+
+        Returns:
+          Where it is on the server's machine, what is in it, and what it took. A `reverb.Server` of others tells the
+          path only, and nobody looks after that checkpoint; a warning says so.
+
+        Raises:
+          TypeError, ValueError: `step` is no int, or negative; the buffer is closed.
+          ValueError: the server keeps no checkpoints.
+          WaitTimeoutError: it takes longer. It goes on, and may be complete later.
+          RuntimeError, OSError: the server cannot write it; the message says why.
+        """
+        self._check_open()
+        self._settle()
+        return take_checkpoint(self._link, self._owned_server or self._local_server, step, timeout_s)
+
+    def mark_step(self, step: int) -> None:
+        """Tells the server the trainer's step, which its checkpoints have from now on, whoever asks for them.
+
+        Raises:
+          TypeError, ValueError: `step` is no int, or negative; the buffer is closed.
+          ValueError: the server keeps no checkpoints.
+          WaitTimeoutError: the server does not answer within `timeout_s`.
+        """
+        self._check_open()
+        mark_step(self._link, step)
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        step: int | None = None,
+        keep_last: int | None = None,
+        keep_every: int | None = None,
+        iterators: Mapping[str, Any] | None = None,
+    ) -> NoReturn:
+        """Refuses: what is served is saved by its server, see `checkpoint`.
+
+        Raises:
+          ValueError: always.
+        """
+        del path, step, keep_last, keep_every, iterators
+        refuse("save")
+
+    def restore(
+        self,
+        path: str | os.PathLike[str],
+        on_mismatch: str = "error",
+        *,
+        step: int | None = None,
+        cut_back: bool = False,
+        iterators: Mapping[str, Any] | None = None,
+    ) -> NoReturn:
+        """Refuses: a server begins with its newest checkpoint, see `ReplayServer`.
+
+        Raises:
+          ValueError: always.
+        """
+        del path, on_mismatch, step, cut_back, iterators
+        refuse("restore")
+
+    def get_state(self) -> NoReturn:
+        """Refuses, as `save`.
+
+        Raises:
+          ValueError: always.
+        """
+        refuse("get_state")
+
+    def set_state(self, state: Mapping[str, Any], on_mismatch: str = "error") -> NoReturn:
+        """Refuses, as `restore`.
+
+        Raises:
+          ValueError: always.
+        """
+        del state, on_mismatch
+        refuse("set_state")
+
+    def serialize(self) -> bytes:
+        """What `tf.train.Checkpoint(buffer=buffer)` keeps: the path and step of the server's newest checkpoint.
+
+        It takes none: call `checkpoint(step)` before. A server that does not answer only gives a warning.
+        """
+        return to_bytes(self._link)
+
+    def deserialize(self, string_value: bytes) -> None:
+        """Compares with what `serialize` told: a warning says where the server began with another checkpoint.
+
+        Nothing on the server changes.
+
+        Raises:
+          ValueError: another kind of buffer was saved.
+        """
+        compare_with(self._link, string_value)
 
     def close(self) -> None:
         """Flushes, then ends the writer and the server if the buffer owns it. Closing twice is fine.

@@ -61,7 +61,7 @@ class ReplayServer:
         begins as if sampling were about to begin. Settings that say what the data are (`data_spec`, `sequence_length`,
         ...) cannot be overridden.
       checkpoint_every_s: seconds between two checkpoints; none is taken if nothing was inserted or drawn since.
-      checkpoint_every_inserts: inserts, of all tables together, between two checkpoints; looked at twice a second.
+      checkpoint_every_inserts: inserts, of all tables together, between two checkpoints; looked at five times a second.
       keep_last: complete checkpoints that stay; each is whole, and as large as the tables' data. None: all.
       checkpoint_on_stop: take one when the server is stopped. (A signal that ends the process does not stop it.)
       restore_timeout_s: how long finding, reading and checking a checkpoint may take, with a line every 5 s. Then
@@ -288,7 +288,7 @@ class ReplayServer:
 def _report(checkpoint: Checkpoint, infos: Mapping[str, Any], seconds: float) -> CheckpointReport:
     manifest = checkpoint.manifest
     num_bytes = sum((checkpoint.path / name).stat().st_size for name in DATA_FILES)
-    items = {name: int(info.current_size) for name, info in infos.items()}
+    items = {name: int(info.current_size) for name, info in sorted(infos.items())}
     return CheckpointReport(
         str(checkpoint.path), None if manifest is None else manifest.step, items, num_bytes, seconds
     )

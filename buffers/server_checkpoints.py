@@ -40,7 +40,7 @@ from .server_manifest import (
 _logger = logging.getLogger(__name__)
 
 IN_PROGRESS = "in_progress"
-_LOOK_SECONDS = 0.5
+_LOOK_SECONDS = 0.2
 _LINE_SECONDS = 5.0
 _ASK_SECONDS = 2.0
 _END_SECONDS = 600.0
@@ -158,6 +158,7 @@ class ServerCheckpoints:
                 self._look()
             except Exception as error:  # told, and tried again
                 _logger.error("checkpoint into %s failed: %s: %s", self._folder, type(error).__name__, error)
+                self._say(dataclasses.replace(self._status, problem=f"{type(error).__name__}: {error}"))
                 self._due = time.monotonic() + (self._rule.every_s or _LINE_SECONDS)
 
     def _look(self) -> None:
@@ -270,7 +271,7 @@ def adopt(
     records = read_tables(target)
     items = {
         name: int(record.rate_limiter.insert_count - record.rate_limiter.delete_count)
-        for name, record in records.items()
+        for name, record in sorted(records.items())
         if name != CONTROL_TABLE
     }
     manifest = Manifest((time_in_name(path.name) or 0) / 1e9, step, tuple(tables), items, files_of(target))

@@ -1,0 +1,504 @@
+"""Checkpoints of a server: what comes back, from which folder, and what is said."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pathlib
+import shutil
+import threading
+
+import pytest
+import reverb
+import tensorflow as tf
+
+from replayfeed.buffers import (
+    Prioritized,
+    ReplayServer,
+    ReverbEpisodicReplayBuffer,
+    ReverbReplayBuffer,
+    ReverbTableGroup,
+    SampleToInsertRatio,
+    TableConfig,
+    WaitTimeoutError,
+)
+
+COUNTER = tf.TensorSpec([], tf.int64)
+
+
+def table(name: str = "replay", **settings) -> TableConfig:
+    return TableConfig(name, COUNTER, **{"max_size": 10, "scannable": True, **settings})
+
+
+def fill(folder: pathlib.Path, *tables: TableConfig, num: int = 5, step: int | None = None) -> str:
+    """A checkpoint of tables with frames 0, 1, ..."""
+    with ReplayServer(tables, checkpoint_dir=folder) as server:
+        with ReverbTableGroup(COUNTER, [one.name for one in tables], None, server) as group:
+            group.add_sequence([list(range(num))])
+            group.flush()
+            return server.checkpoint(step).path
+
+
+def contents(server: ReplayServer, name: str = "replay") -> list[int]:
+    with ReverbReplayBuffer(COUNTER, name, None, local_server=server) as buffer:
+        return buffer.gather_all().numpy()[0].tolist()
+
+
+def folders(path: pathlib.Path) -> list[str]:
+    return sorted(str(one) for one in path.iterdir() if one.name[:2] == "20")
+
+
+# -- what comes back ---------------------------------------------------------------------------
+
+
+def test_items_their_ids_priorities_and_draws_come_back_and_the_next_insert_evicts_what_it_would_have(tmp_path):
+    """FR-035."""
+    config = table(max_size=4, sampler=Prioritized(1.0), sequence_length=1, scannable=False)
+    with ReplayServer([config], checkpoint_dir=tmp_path) as server:
+        with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server) as buffer:
+            ids = [int(buffer.add_batch([n], priorities=[n + 1.0])[0]) for n in range(6)]
+            _, info = buffer.sample(100)
+            buffer.update_priorities(info.keys[info.ids == ids[2]][:1], [7.0])
+            before = buffer.get_table_info()
+            server.checkpoint()
+    with ReplayServer([config], checkpoint_dir=tmp_path) as server:
+        with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server) as buffer:
+            after = buffer.get_table_info()
+            assert after.rate_limiter_info == before.rate_limiter_info
+            assert (after.current_size, after.num_unique_samples) == (4, before.num_unique_samples)
+            # Raw priorities 7, 4, 5, 6 of the frames 2, 3, 4, 5.
+            items, info = buffer.sample(200)
+            probabilities = dict(zip(items.numpy().tolist(), info.probabilities.numpy().tolist(), strict=True))
+            assert probabilities == pytest.approx({2: 7 / 22, 3: 4 / 22, 4: 5 / 22, 5: 6 / 22})
+            assert set(info.ids.numpy().tolist()) == set(ids[2:])
+            buffer.add_batch([100], priorities=[1.0])
+            assert set(buffer.sample(300)[0].numpy().tolist()) == {3, 4, 5, 100}
+
+
+def test_fr_034_the_signature_and_the_datasets_of_it_are_the_same_before_and_after(tmp_path):
+    spec = {"b": tf.TensorSpec([2, 3], tf.float32), "a": tf.TensorSpec([], tf.uint8)}
+    tables = [TableConfig("packed", spec, 9), TableConfig("plain", spec, 9, sequence_length=2, layout="plain")]
+
+    def told() -> list[object]:
+        with ReplayServer(tables, checkpoint_dir=tmp_path) as server:
+            infos = reverb.Client(server.address).server_info()
+            datasets = [
+                reverb.TrajectoryDataset.from_table_signature(server.address, name, 1).element_spec
+                for name in ("packed", "plain")
+            ]
+            server.checkpoint()
+            return [infos["packed"].signature, infos["plain"].signature, *datasets]
+
+    assert told() == told()
+
+
+def test_streams_scans_and_writers_go_on_after_a_restore(tmp_path):
+    tables = [table(), table("other", sequence_length=2)]
+    fill(tmp_path, *tables, num=4)
+    with ReplayServer(tables, checkpoint_dir=tmp_path) as server:
+        with ReverbTableGroup(COUNTER, ["replay", "other"], None, server) as group:
+            first = group["replay"].gather_all().numpy().tolist()
+            group.add_sequence([[10, 11, 12]])
+            group.flush()
+            frames = [row for row, _ in group["other"].as_dataset(None, 2, single_deterministic_pass=True)]
+            ids = [info.ids.numpy().tolist() for _, info in group["replay"].as_dataset(single_deterministic_pass=True)]
+    assert first == [[0, 1, 2, 3]]
+    assert [row.numpy().tolist() for row in frames] == [[0, 1], [2, 3], [10, 11], [12]]
+    assert len(set(ids)) == 7, "a writer of now gives no id that one of before gave"
+
+
+def test_mirrors_of_priorities_go_on_after_a_restore(tmp_path):
+    config = table(sampler=Prioritized(), initial="max", tracks_least=True, scannable=False)
+    with ReplayServer([config], checkpoint_dir=tmp_path) as server:
+        with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server) as buffer:
+            buffer.add_sequence([[0, 1, 2]], priorities=[[3.0, 8.0, 0.5]])
+            buffer.flush()
+            server.checkpoint()
+    with ReplayServer([config], checkpoint_dir=tmp_path) as server:
+        assert server.table_names == ("replay", "replay__max", "replay__min")
+        with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server) as buffer:
+            buffer.add_batch([3])  # gets the greatest
+            items, info = buffer.sample(500)
+            probabilities = dict(zip(items.numpy().tolist(), info.probabilities.numpy().tolist(), strict=True))
+            assert probabilities[3] == probabilities[1] > probabilities[0] > probabilities[2]
+            buffer.update_priorities(info.keys[items == 1][:1], [0.25])
+            buffer.update_priorities(info.keys[items == 3][:1], [0.125])
+            buffer.add_batch([4])
+            items, info = buffer.sample(500)
+            probabilities = dict(zip(items.numpy().tolist(), info.probabilities.numpy().tolist(), strict=True))
+            assert probabilities[4] == probabilities[0], "the greatest is that of frame 0 now"
+
+
+def test_whole_episodes_come_back(tmp_path):
+    config = TableConfig("episodes", COUNTER, 10, sequence_length=None, max_episode_length=9, scannable=True)
+    with ReplayServer([config], checkpoint_dir=tmp_path) as server:
+        with ReverbEpisodicReplayBuffer(COUNTER, "episodes", local_server=server) as buffer:
+            buffer.add_sequence([[1, 2, 3]], end_of_episode=[[False, True, True]])
+            buffer.flush()
+            server.checkpoint()
+    with ReplayServer([config], checkpoint_dir=tmp_path) as server:
+        with ReverbEpisodicReplayBuffer(COUNTER, "episodes", local_server=server) as buffer:
+            episodes = [items.numpy().tolist() for items, _ in buffer.as_dataset(single_deterministic_pass=True)]
+    assert episodes == [[1, 2], [3]]
+
+
+def test_ready_tables_of_reverb_are_restored_too(tmp_path):
+    def ready() -> reverb.Table:
+        return reverb.Table(
+            "a", reverb.selectors.Uniform(), reverb.selectors.Fifo(), 3, reverb.rate_limiters.MinSize(1)
+        )
+
+    with ReplayServer([ready()], checkpoint_dir=tmp_path) as server:
+        reverb.Client(server.address).insert([1.0], {"a": 1.0})
+        assert server.checkpoint().items == {"a": 1}
+    with ReplayServer([ready()], checkpoint_dir=tmp_path) as server:
+        assert reverb.Client(server.address).server_info()["a"].current_size == 1
+
+
+# -- what is found -----------------------------------------------------------------------------
+
+
+def test_a_server_begins_empty_where_there_is_none_and_with_the_newest_where_there_are_some(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    with ReplayServer([table()], checkpoint_dir=tmp_path / "new" / "folder") as server:
+        assert server.started_from is None and server.last_checkpoint is None
+        assert server.checkpoint_dir == str(tmp_path / "new" / "folder")
+    assert "there is no checkpoint in" in caplog.text
+    fill(tmp_path, table(), num=2, step=10)
+    with ReplayServer([table()], checkpoint_dir=tmp_path) as server:
+        with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server) as buffer:
+            buffer.add_sequence([[7, 8, 9]])
+            buffer.flush()
+            newest = server.checkpoint(20)
+            assert server.last_checkpoint == newest
+    with ReplayServer([table()], checkpoint_dir=str(tmp_path)) as server:
+        assert server.started_from is not None
+        assert (server.started_from.path, server.started_from.step) == (newest.path, 20)
+        assert server.started_from.items == {"replay": 5, "replay__scan": 5}
+    assert f"the tables begin with checkpoint {newest.path} (step 20): 5 items in table 'replay'" in caplog.text
+
+
+def spoil_done(path: pathlib.Path) -> None:
+    (path / "DONE").unlink()
+
+
+def spoil_size(path: pathlib.Path) -> None:
+    with (path / "chunks.tfrecord").open("r+b") as file:
+        file.truncate(50)
+
+
+def spoil_bytes(path: pathlib.Path) -> None:
+    content = bytearray((path / "items.tfrecord").read_bytes())
+    content[len(content) // 2] ^= 1
+    (path / "items.tfrecord").write_bytes(content)
+
+
+def spoil_file(path: pathlib.Path) -> None:
+    (path / "tables.tfrecord").unlink()
+
+
+def spoil_manifest(path: pathlib.Path) -> None:
+    text = (path / "manifest.json").read_text()
+    (path / "manifest.json").write_text(text[: len(text) // 2])
+
+
+def spoil_plain(path: pathlib.Path) -> None:
+    (path / "manifest.json").unlink()
+    content = (path / "items.tfrecord").read_bytes()
+    (path / "items.tfrecord").write_bytes(content[:-3])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (spoil_done, "is not complete and is passed over: DONE is missing"),
+        (spoil_size, "is not complete and is passed over: chunks.tfrecord has 50 bytes, its manifest says"),
+        (spoil_bytes, "is passed over: items.tfrecord is not what was written"),
+        (spoil_file, "is not complete and is passed over: tables.tfrecord is missing"),
+        (spoil_manifest, "is not complete and is passed over: manifest.json: it is cut short, or no JSON"),
+        (spoil_plain, "is passed over: items.tfrecord is cut short"),
+    ],
+)
+def test_fr_033_an_incomplete_checkpoint_is_named_and_the_one_before_it_is_loaded(tmp_path, caplog, spoil, told):
+    first = fill(tmp_path, table(), num=3)
+    with ReplayServer([table()], checkpoint_dir=tmp_path) as server:
+        second = pathlib.Path(server.checkpoint().path)
+    spoil(second)
+    with ReplayServer([table()], checkpoint_dir=tmp_path) as server:
+        assert server.started_from is not None and server.started_from.path == first
+        assert contents(server) == [0, 1, 2]
+    assert f"checkpoint {second} {told}" in caplog.text.replace("cannot be loaded and ", "")
+
+
+def test_a_folder_without_any_complete_checkpoint_begins_empty_and_says_so(tmp_path, caplog):
+    spoil_size(pathlib.Path(fill(tmp_path, table())))
+    with ReplayServer([table()], checkpoint_dir=tmp_path) as server:
+        assert server.started_from is None
+    assert f"none of the 1 checkpoints in {tmp_path} can be loaded: tables begin empty" in caplog.text
+
+
+def test_a_checkpoint_of_a_newer_format_is_refused_not_passed_over(tmp_path):
+    fill(tmp_path, table())
+    manifest = pathlib.Path(fill(tmp_path, table())) / "manifest.json"
+    plain = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**plain, "format_version": 2}))
+    with pytest.raises(ValueError, match="has format version 2, this version of replayfeed reads 1: use the one that"):
+        ReplayServer([table()], checkpoint_dir=tmp_path)
+
+
+def test_what_reverb_finished_when_its_server_was_killed_becomes_a_checkpoint_and_what_not_is_named(tmp_path, caplog):
+    done = pathlib.Path(fill(tmp_path, table(), num=3, step=4))
+    for name in ("manifest.json", "lock"):
+        (done / name).unlink(missing_ok=True)
+    unfinished = tmp_path / "in_progress" / "2999-01-01T00:00:00+00:00"
+    shutil.copytree(done, unfinished)
+    (unfinished / "DONE").unlink()
+    shutil.move(done, tmp_path / "in_progress")
+    with ReplayServer([table()], checkpoint_dir=tmp_path) as server:
+        assert server.started_from is not None
+        assert (server.started_from.path, server.started_from.step) == (str(done), 4)
+        assert contents(server) == [0, 1, 2]
+    assert f"checkpoint {done} was finished by Reverb when its server ended" in caplog.text
+    assert f"checkpoint {unfinished} was not finished when its server ended; it is deleted" in caplog.text
+
+
+def test_reading_a_checkpoint_ends_in_time_with_the_numbers(tmp_path):
+    fill(tmp_path, table())
+    with pytest.raises(WaitTimeoutError, match=r"of [\d,]+ bytes are read and the time is up; give a larger restore_t"):
+        ReplayServer([table()], checkpoint_dir=tmp_path, restore_timeout_s=1e-9)
+
+
+def test_a_folder_is_for_one_server_at_a_time(tmp_path):
+    with ReplayServer([table()], checkpoint_dir=tmp_path):
+        with pytest.raises(ValueError, match=f"checkpoint_dir {tmp_path}: another server uses it"):
+            ReplayServer([table()], checkpoint_dir=tmp_path)
+    ReplayServer([table()], checkpoint_dir=tmp_path).stop()
+
+
+def test_a_folder_with_glob_characters_in_its_name_is_a_folder(tmp_path):
+    fill(tmp_path / "run[1]*", table(), num=2)
+    with ReplayServer([table()], checkpoint_dir=tmp_path / "run[1]*") as server:
+        assert contents(server) == [0, 1]
+
+
+# -- when they are taken -----------------------------------------------------------------------
+
+
+def test_the_last_ones_are_kept_and_incomplete_older_ones_go(tmp_path):
+    stale = pathlib.Path(fill(tmp_path, table()))
+    spoil_done(stale)
+    with ReplayServer([table()], checkpoint_dir=tmp_path, keep_last=2) as server:
+        paths = [server.checkpoint(n).path for n in range(4)]
+    assert folders(tmp_path) == paths[2:]
+    with ReplayServer([table()], checkpoint_dir=tmp_path, keep_last=None) as server:
+        paths = [*paths[2:], *(server.checkpoint().path for _ in range(3))]
+    assert folders(tmp_path) == paths
+
+
+class Told(logging.Handler):
+    """Sets an event when a line has been logged so often."""
+
+    def __init__(self, text: str, times: int = 1) -> None:
+        super().__init__()
+        self._text, self._times, self._seen = text, times, threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._text in record.getMessage():
+            self._times -= 1
+        if self._times <= 0:
+            self._seen.set()
+
+    def __enter__(self) -> Told:
+        logger = logging.getLogger("replayfeed.buffers")
+        self._level = logger.level
+        logger.setLevel(logging.INFO)
+        logger.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("replayfeed.buffers").removeHandler(self)
+        logging.getLogger("replayfeed.buffers").setLevel(self._level)
+
+    def wait(self) -> bool:
+        return self._seen.wait(30.0)
+
+
+def test_checkpoints_come_every_so_many_inserts(tmp_path):
+    config = table(max_size=100, scannable=False)
+    with Told("inserts since the last one") as begun, Told("is complete") as done:
+        with ReplayServer([config], checkpoint_dir=tmp_path, checkpoint_every_inserts=20) as server:
+            with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server) as buffer:
+                buffer.add_sequence([list(range(20))])
+                buffer.flush()
+                assert begun.wait() and done.wait()
+        assert server.last_checkpoint is not None and server.last_checkpoint.items == {"replay": 20}
+
+
+def test_checkpoints_come_every_so_many_seconds_while_something_happens(tmp_path):
+    with Told("is complete", times=2) as twice:
+        with ReplayServer([table()], checkpoint_dir=tmp_path, checkpoint_every_s=0.05) as server:
+            with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server) as buffer:
+                while not twice._seen.is_set():
+                    buffer.add_batch([1])
+                    buffer.flush()
+            assert twice.wait()
+
+
+def test_an_error_of_an_automatic_checkpoint_is_told_and_the_server_goes_on(tmp_path):
+    with Told("failed: ") as failed:
+        with ReplayServer([table()], checkpoint_dir=tmp_path, checkpoint_every_s=0.05) as server:
+            shutil.rmtree(tmp_path / "in_progress")
+            (tmp_path / "in_progress").write_text("no folder")
+            with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server) as buffer:
+                buffer.add_batch([1])
+                buffer.flush()
+                assert failed.wait()
+                with pytest.raises(RuntimeError, match="in_progress"):
+                    buffer.checkpoint()
+                (tmp_path / "in_progress").unlink()
+                assert buffer.checkpoint(3).step == 3
+
+
+def test_one_is_taken_when_the_server_stops_if_it_is_asked_for(tmp_path):
+    with ReplayServer([table()], checkpoint_dir=tmp_path):
+        pass
+    assert folders(tmp_path) == []
+    with ReplayServer([table()], checkpoint_dir=tmp_path, checkpoint_on_stop=True) as server:
+        with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server) as buffer:
+            buffer.add_batch([4])
+    with ReplayServer([table()], checkpoint_dir=tmp_path) as server:
+        assert contents(server) == [4]
+
+
+def test_the_manifest_tells_tables_items_step_and_files(tmp_path):
+    path = pathlib.Path(fill(tmp_path, table(), num=3, step=12))
+    plain = json.loads((path / "manifest.json").read_text())
+    assert (plain["step"], plain["items"]) == (12, {"replay": 3, "replay__scan": 3})
+    assert TableConfig.from_dict(plain["tables"][0]) == table()
+    sizes = {name: size for name, (size, _) in plain["files"].items()}
+    assert sizes == {file.name: file.stat().st_size for file in path.iterdir() if file.suffix == ".tfrecord"}
+
+
+def test_inserts_go_on_beside_checkpoints(tmp_path):
+    config = table(max_size=2000, scannable=False)
+    with ReplayServer([config], checkpoint_dir=tmp_path) as server:
+        with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server) as buffer:
+
+            def write() -> None:
+                for n in range(50):
+                    buffer.add_sequence([list(range(20 * n, 20 * n + 20))])
+                buffer.flush()
+
+            writer = threading.Thread(target=write)
+            writer.start()
+            reports = [server.checkpoint() for _ in range(4)]
+            writer.join()
+            reports.append(server.checkpoint())
+    counts = [report.items["replay"] for report in reports]
+    assert counts == sorted(counts) and counts[-1] == 1000
+    for report in reports[-3:]:
+        manifest = json.loads((pathlib.Path(report.path) / "manifest.json").read_text())
+        assert manifest["items"] == report.items
+
+
+# -- what is refused ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "told"),
+    [
+        ({"on_mismatch": "resize"}, ValueError, "on_mismatch must be one of 'error', 'keep', 'override', got 'resize'"),
+        ({"keep_last": 0}, ValueError, "keep_last must be at least 1, got 0"),
+        ({"checkpoint_every_inserts": 1.5}, TypeError, "checkpoint_every_inserts must be an int or None, got 1.5"),
+        ({"checkpoint_every_s": 0.0}, ValueError, "checkpoint_every_s must be positive and finite, got 0.0"),
+        ({"checkpoint_every_s": "1"}, TypeError, "checkpoint_every_s must be a number of seconds, got '1'"),
+        ({"restore_timeout_s": float("inf")}, ValueError, "restore_timeout_s must be positive and finite, got inf"),
+        ({"checkpoint_on_stop": 1}, TypeError, "checkpoint_on_stop must be True or False, got 1"),
+    ],
+)
+def test_options_are_checked(tmp_path, options, kind, told):
+    with pytest.raises(kind, match=told):
+        ReplayServer([table()], checkpoint_dir=tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    "option", [{"checkpoint_every_s": 1.0}, {"checkpoint_every_inserts": 1}, {"checkpoint_on_stop": True}]
+)
+def test_options_of_checkpoints_need_a_folder(option):
+    with pytest.raises(ValueError, match="need.? checkpoint_dir, where"):
+        ReplayServer([table()], **option)
+
+
+def test_a_server_without_folder_or_stopped_takes_none(tmp_path):
+    with ReplayServer([table()]) as server:
+        with pytest.raises(
+            ValueError, match=r"keeps no checkpoints: build it with ReplayServer\(\.\.\., checkpoint_dir"
+        ):
+            server.checkpoint()
+        assert server.checkpoint_dir is None and server.last_checkpoint is None
+    server = ReplayServer([table()], checkpoint_dir=tmp_path)
+    with pytest.raises(ValueError, match="step must be 0 to 2"):
+        server.checkpoint(-1)
+    with pytest.raises(TypeError, match="step must be an int or None, got 1.0"):
+        server.checkpoint(1.0)
+    server.stop()
+    with pytest.raises(ValueError, match="this server is stopped"):
+        server.checkpoint()
+
+
+def test_the_servers_own_table_is_neither_opened_nor_named(tmp_path):
+    with ReplayServer([table()], checkpoint_dir=tmp_path) as server:
+        assert server.table_names == ("replay", "replay__scan")
+        with pytest.raises(ValueError, match="there is no table 'replayfeed__server' at .*; it has replay."):
+            ReverbReplayBuffer(COUNTER, "replayfeed__server", 1, local_server=server)
+    with pytest.raises(ValueError, match="which is the server's own"):
+        ReplayServer([table("replayfeed__server")])
+
+
+# -- a ratio that is used up -------------------------------------------------------------------
+
+
+def test_fr_030_a_restored_table_whose_ratio_is_used_up_says_so_with_the_numbers(tmp_path, caplog):
+    config = table(rate_limiter=SampleToInsertRatio(2.0, 1, (0.0, 4.0)), scannable=False)
+    with ReplayServer([config], checkpoint_dir=tmp_path) as server:
+        with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server) as buffer:
+            buffer.add_sequence([[1, 2]])
+            buffer.sample(4)
+            server.checkpoint()
+    used_up = r"table 'replay': ratio used up, needs 1 more insert \(2 inserts \* 2 - 4 samples = 0, kept in \[0, 4\]\)"
+    with ReplayServer([config], checkpoint_dir=tmp_path) as server:
+        assert "needs 1 more insert (2 inserts * 2 - 4 samples = 0, kept in [0, 4]); it has 2 items" in caplog.text
+        with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server, timeout_s=0.7) as buffer:
+            assert not buffer.ready()
+            assert "needs 1 more insert" in buffer.why_not_ready()
+            with pytest.raises(WaitTimeoutError, match=used_up):
+                buffer.sample(1)
+            with pytest.raises(tf.errors.InvalidArgumentError, match=used_up):
+                next(iter(buffer.as_dataset(1)))
+            buffer.add_batch([3])
+            assert buffer.ready(2) and not buffer.ready(3)
+
+
+def test_fr_025_an_old_limiter_does_not_replace_a_new_one_without_a_word(tmp_path, caplog):
+    old = table(rate_limiter=SampleToInsertRatio(1.0, 1, 2.0), max_size=50, scannable=False)
+    new = table(max_size=50, scannable=False)
+    with ReplayServer([old], checkpoint_dir=tmp_path) as server:
+        with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server) as buffer:
+            buffer.add_batch([0])
+            server.checkpoint()
+    told = r"table 'replay': rate_limiter: stored SampleToInsertRatio\(.*\), asked for MinSize\(min_size_to_sample=1\)"
+    with pytest.raises(ValueError, match=told):
+        ReplayServer([new], checkpoint_dir=tmp_path)
+    with ReplayServer([new], checkpoint_dir=tmp_path, on_mismatch="override") as server:
+        with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server) as buffer:
+            buffer.add_sequence([list(range(1, 21))])
+            buffer.flush()
+            assert len(buffer) == 21
+    with ReplayServer([new], checkpoint_dir=tmp_path, on_mismatch="keep") as server:
+        assert server.tables == (old,)
+        buffer = ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server, timeout_s=1.0)
+        with pytest.raises(WaitTimeoutError, match="ratio reached, needs 1 more sample"):
+            buffer.add_sequence([list(range(1, 61))])
+        with pytest.raises(WaitTimeoutError, match="ratio reached, needs 1 more sample"):
+            buffer.close()
+    assert "on_mismatch='keep': the stored settings hold: table 'replay': rate_limiter" in caplog.text
