@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -148,14 +149,22 @@ class FramePriorities:
         """What is kept of the frames in these rows, float32 `[n]`, and the largest that ever was."""
         return np.asarray(self._values[rows]), self._largest_ever
 
-    def restore(self, rows: Array, values: Array, largest_ever: float) -> None:
-        """The frames held lie in these rows `[n]`, and have these values, as `prepare` gives them."""
+    def restore(
+        self, rows: Array, values: Array, largest_ever: float, layouts: Mapping[PrioritizedStarts, Mapping[str, Array]]
+    ) -> None:
+        """The frames held lie in these rows `[n]`, and have these values, as `prepare` gives them.
+
+        Kinds of windows that have a layout lie so (`EligibleStarts.lay_out`).
+        """
         self._values[rows] = values
         self._largest_ever = largest_ever
-        self.start_again()
+        self._look_again(layouts)
 
     def start_again(self) -> None:
         """The ring was cleared, or a write was interrupted: what is not held has no priority."""
+        self._look_again({})
+
+    def _look_again(self, layouts: Mapping[PrioritizedStarts, Mapping[str, Array]]) -> None:
         ring = self._ring
         held = np.zeros(ring.capacity, bool)
         held[ring.rows(ring.held_ids())] = True
@@ -167,7 +176,10 @@ class FramePriorities:
         if not ring.num_frames:
             self._largest_ever = 0.0
         for kind in self._kinds:
-            kind.start_again(self._values)
+            if kind in layouts:
+                kind.lay_out(layouts[kind])
+            else:
+                kind.start_again(self._values)
 
     def after_end_stream(self) -> None:
         """Streams have ended: windows that waited for more frames may be eligible now."""

@@ -138,10 +138,26 @@ class MassIndex:
           layout: its `layout`; `order` are all slots, by ascending binary exponent of their mass.
           masses: of all slots, float32 `[num_slots]`.
         """
-        self.clear()
-        # From the lowest exponent on each slot comes behind all others, and stays there.
         order = layout["order"]
-        self.set(order, masses[order])
+        self._lay_out(order, masses[order])
+
+    def _lay_out(self, order: Array, masses: Array) -> None:
+        """These slots `[n]`, by ascending exponent of these masses of theirs, float32 `[n]`, are all that there are."""
+        MassIndex.clear(self)
+        bits = masses.view(np.int32)
+        classes = bits >> self._kernels.MANTISSA_BITS
+        if (np.diff(classes) < 0).any():  # masses are others than when it was laid out
+            by_class = np.argsort(classes, kind="stable")
+            order, masses, bits, classes = order[by_class], masses[by_class], bits[by_class], classes[by_class]
+        self._order.array[: len(order)] = order
+        self._position[order] = np.arange(len(order))
+        self._bits[order] = bits
+        self._heads[:] = np.searchsorted(classes, np.arange(len(self._heads)))
+        mantissas = np.where(classes > 0, bits & 0x7FFFFF | 0x800000, 0)
+        # Whole numbers, summed as such: in floating point the sums of very many would be rounded.
+        sums = np.concatenate([[0], np.cumsum(mantissas, dtype=np.int64)])
+        self._sums[:] = np.diff(sums[self._heads])
+        self._tell_extremes(order, np.zeros(len(order), np.float32), masses)
 
     def clear(self) -> None:
         """No slot has a mass."""

@@ -79,14 +79,15 @@ class RankIndex(MassIndex):
 
     def lay_out(self, layout: Mapping[str, Array], masses: Array) -> None:
         """See `MassIndex`; `masses` are priorities."""
-        self.clear()
         heap, order = layout["heap"], layout["order"]
+        self._place[:] = -1
         self._heap[: len(heap)] = heap
         self._place[heap] = np.arange(len(heap))
         self._values[heap] = masses[heap]
         self._size[0] = len(heap)
+        of_place = np.where(masses[order] > 0, self._mass_of_place[self._place[order]], np.float32(0))
+        self._lay_out(order, of_place)
         self._num_changed = int(layout["num_changed"][0])
-        super().set(order, np.where(masses[order] > 0, self._mass_of_place[self._place[order]], np.float32(0)))
 
     def clear(self) -> None:
         """No slot has a priority."""

@@ -332,10 +332,10 @@ class FrameRing:
         published, floor = np.array(state["published"], np.int64), np.array(state["floor"], np.int64)
         self.published = published if self.apart else int(published)
         # What another ring had evicted is not held in a larger one either.
+        first = self._first_ids(ids)
         self.floor = floor if self.apart else int(floor)
-        first: Any = self._first_ids(ids)
         if self.apart:
-            self.floor = np.where(self.tail < first, first, self.floor)
+            self.floor = np.where(self.tail < first, first, floor)
         elif self.tail < first:
             self.floor = first
         self.cleared_at = np.array(state["cleared_at"]) if self.apart else int(state["cleared_at"])

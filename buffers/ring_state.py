@@ -18,6 +18,7 @@ from .equal_frames import EqualFrames
 from .frame_flags import FrameFlags
 from .frame_priorities import FramePriorities
 from .nests import Array
+from .prioritized_starts import PrioritizedStarts
 from .ring import FrameRing
 from .ring_starts import WindowStarts
 from .row_numbers import RingRows, RowNumbers
@@ -113,24 +114,30 @@ class RingParts:
 
         self.flags.restore(rows, bits("barred"), bits("deleted"), int(values["num_deleted"]))
         self.usage.restore(values["usage"], rows, bits("sampled"))
+        layouts = self._layouts(state) if exact else {}
         listener = self.listener
         if isinstance(listener, FramePriorities):
-            listener.restore(rows, state.arrays["priorities"][places], float(values["largest_ever"]))
-        elif isinstance(listener, SampledFrames):
-            if "priorities" in state.arrays:
-                listener.priorities[rows] = state.arrays["priorities"][places]
-            listener.start_again()
-        elif listener is not None:
-            listener.start_again()
-        if not exact:
+            prioritized = {kind: layout for kind, layout in layouts.items() if isinstance(kind, PrioritizedStarts)}
+            values_of_rows = state.arrays["priorities"][places]
+            listener.restore(rows, values_of_rows, float(values["largest_ever"]), prioritized)
             return
-        numbers = {window: number for number, window in enumerate(windows_of(state))}
-        for window, starts in self.kinds.items():
-            if isinstance(starts, EligibleStarts) and window in numbers:
-                prefix = f"window {numbers[window]} "
-                layout = {name[len(prefix) :]: part for name, part in state.arrays.items() if name.startswith(prefix)}
-                if layout:
-                    starts.lay_out(layout)
+        if isinstance(listener, SampledFrames) and "priorities" in state.arrays:
+            listener.priorities[rows] = state.arrays["priorities"][places]
+        if listener is not None:
+            listener.start_again()
+        for kind, layout in layouts.items():
+            kind.lay_out(layout)
+
+    def _layouts(self, state: BufferState) -> dict[EligibleStarts, dict[str, Array]]:
+        """The layouts in a state, of the kinds of windows that are drawn here too."""
+        layouts = {}
+        for number, window in enumerate(windows_of(state)):
+            prefix = f"window {number} "
+            layout = {name[len(prefix) :]: part for name, part in state.arrays.items() if name.startswith(prefix)}
+            starts = self.kinds.get(window)
+            if layout and isinstance(starts, EligibleStarts):
+                layouts[starts] = layout
+        return layouts
 
     def cut(self, moment: Any) -> int:
         """Takes back what was added after `moment`, which `FrameRing.state` called `published`; how many frames."""

@@ -35,9 +35,13 @@ class SaveReport:
     def __str__(self) -> str:
         removed = f"; removed {', '.join(self.removed)}" if self.removed else ""
         return (
-            f"saved {self.frames:,} frames at step {self.step} in {self.path}: {self.num_bytes / 1e6:.1f} MB, of which "
-            f"{self.num_bytes_written / 1e6:.1f} MB were new, in {self.seconds:.2f} s{removed}"
+            f"saved {self.frames:,} frames at step {self.step} in {self.path}: {_size(self.num_bytes)}, of which "
+            f"{_size(self.num_bytes_written)} were new, in {self.seconds:.2f} s{removed}"
         )
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:.1f} MB" if num_bytes >= 1e5 else f"{num_bytes / 1e3:.1f} kB"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,6 +18,9 @@ import numpy as np
 
 from .nests import Array
 
+# NumPy gives no types for what reads and writes its files.
+_FORMAT: Any = np.lib.format
+
 
 @dataclasses.dataclass(frozen=True)
 class FileRecord:
@@ -63,7 +66,7 @@ class ArrayFile:
 
     def append(self, part: Array) -> None:
         """The next part, as raw bytes in C order."""
-        self._write(memoryview(np.ascontiguousarray(part)).cast("B"))
+        self._write(_bytes_of(np.ascontiguousarray(part)))
 
     def close(self) -> FileRecord:
         """When all of it is on the disk: what a save says of it."""
@@ -116,8 +119,8 @@ def npy_header(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
     https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
     """
     buffer = io.BytesIO()
-    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": tuple(shape)}
-    np.lib.format.write_array_header_1_0(buffer, header)
+    header = {"descr": _FORMAT.dtype_to_descr(dtype), "fortran_order": False, "shape": tuple(shape)}
+    _FORMAT.write_array_header_1_0(buffer, header)
     return buffer.getvalue()
 
 
@@ -151,16 +154,14 @@ def read_parts(
     with open(path, "rb", buffering=0) as file:
         found = file.read(len(header))
         if found != header or (record.num_bytes - len(header)) % row_bytes:
-            raise ValueError(
-                f"{path!r} is damaged: it begins otherwise than what was saved. Restore another save."
-            )
+            raise ValueError(f"{path!r} is damaged: it begins otherwise than what was saved. Restore another save.")
         crc32 = zlib.crc32(found)
         num_rows = (record.num_bytes - len(header)) // row_bytes
         part = np.empty((min(most, num_rows), row_bytes), np.uint8)
         while num_rows:
             rows = part[: min(most, num_rows)]
-            read_into(file, memoryview(rows).cast("B"), path)
-            crc32 = zlib.crc32(rows, crc32)
+            read_into(file, _bytes_of(rows), path)
+            crc32 = zlib.crc32(_bytes_of(rows), crc32)
             num_rows -= len(rows)
             yield rows
     if crc32 != record.crc32:
@@ -202,4 +203,10 @@ def read_array(folder: str, record: FileRecord) -> Array:
     Raises:
       ValueError: it is not what was written.
     """
-    return np.lib.format.read_array(io.BytesIO(read_bytes(folder, record)), allow_pickle=False)
+    array: Array = _FORMAT.read_array(io.BytesIO(read_bytes(folder, record)), allow_pickle=False)
+    return array
+
+
+def _bytes_of(array: Array) -> memoryview:
+    """The bytes of a contiguous array, without a copy."""
+    return array.reshape(-1).view(np.uint8).data

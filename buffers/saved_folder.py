@@ -20,6 +20,9 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import quote
+
+import numpy as np
 
 from .buffer_state import BufferState, HeldFrames
 from .fields import Field
@@ -248,7 +251,9 @@ def _write_state(
         frames = {
             "ids": [ids.start, ids.stop, ids.step] if isinstance(ids, range) else None,
             "id_file": id_file,
-            "columns": sorted(state.frames.columns),
+            "columns": {
+                name: [column.dtype.str, list(column.shape[1:])] for name, column in state.frames.columns.items()
+            },
             "segments": [segment.to_plain() for segment in segments],
         }
     return {
@@ -257,8 +262,8 @@ def _write_state(
         "settings": dict(state.settings),
         "values": dict(state.values),
         "arrays": {
-            name: write_array(folder, f"{prefix}array.{index}.npy", array).to_plain()
-            for index, (name, array) in enumerate(sorted(state.arrays.items()))
+            name: write_array(folder, f"{prefix}array.{quote(name.replace(' ', '-'), safe='')}.npy", array).to_plain()
+            for name, array in sorted(state.arrays.items())
         },
         "frames": frames,
         "parts": {
@@ -297,7 +302,8 @@ def _read_frames(
         check_size(folder, record)
         ids = read_array(folder, record)
     source = FolderFrames(folder, segments, fields, ids)
-    return HeldFrames(ids, source, source.columns(plain["columns"]))
+    columns = {name: (np.dtype(dtype), tuple(shape)) for name, (dtype, shape) in plain["columns"].items()}
+    return HeldFrames(ids, source, source.columns(columns))
 
 
 def _segments(folder: str, plain: Mapping[str, Any]) -> tuple[Segment, ...]:

@@ -157,22 +157,25 @@ class FolderFrames:
             for record in segment.files:
                 check_size(folder, record)
 
-    def columns(self, names: Sequence[str]) -> dict[str, Array]:
-        """The columns with these names, `[n, ...]`.
+    def columns(self, dtypes: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]) -> dict[str, Array]:
+        """The columns with these names, dtypes and shapes of one entry: `[n, ...]`.
 
         Raises:
-          ValueError: one is missing, or its file damaged.
+          ValueError: one is missing, another one, or its file damaged.
         """
         columns: dict[str, Array] = {}
-        for name in names:
+        for name, (dtype, shape) in dtypes.items():
+            columns[name] = np.zeros((self._num, *shape), dtype)
             for segment, rows, places in self._parts:
                 if name not in segment.columns:
                     raise ValueError(f"{self._folder!r} does not hold {name!r} of its frames; restore another save.")
-                part = read_array(self._folder, segment.columns[name])
-                if len(part) != len(segment.ids):
-                    raise ValueError(f"{segment.columns[name].name!r} has {len(part)} rows, not {len(segment.ids)}.")
-                if name not in columns:
-                    columns[name] = np.zeros((self._num, *part.shape[1:]), part.dtype)
+                record = segment.columns[name]
+                part = read_array(self._folder, record)
+                if part.shape != (len(segment.ids), *shape) or part.dtype != dtype:
+                    raise ValueError(
+                        f"{record.name!r} holds {list(part.shape)} {part.dtype}, expected "
+                        f"{[len(segment.ids), *shape]} {dtype}; restore another save."
+                    )
                 columns[name][places] = part[rows]
         return columns
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import time
@@ -20,6 +21,7 @@ from .save_reports import RestoreReport, SaveReport, differing
 from .saved_fields import describe_differences
 from .saved_folder import SavedFolder, find_saves, is_save, open_save, remove_old, write_save
 from .saved_frames import KnownFrames
+from .saved_iterators import check_iterators, restore_iterators, save_iterators
 from .settings_text import differences, settings_from_plain
 from .state_dict import dict_from_bytes, dict_to_bytes, state_from_dict, state_to_dict
 
@@ -63,7 +65,7 @@ def save(
                 step=step,
                 extra={"marks": marks[-_MOST_MARKS:]},
                 known=buffer._saved_segments,
-                write_iterators=_iterator_writer(iterators),
+                write_iterators=functools.partial(save_iterators, iterators=iterators) if iterators else None,
             )
         finally:
             state.close()
@@ -111,6 +113,7 @@ def restore(
             f"there is no complete save in {place!r}{': skipped ' + '; '.join(skipped) if skipped else ''}."
         )
     chosen, mark = _choose(saves, step, cut_back=cut_back)
+    check_iterators(chosen.path, iterators or {})
     with _saving(buffer):
         num_dropped, changed = _take_over(buffer, chosen.state(), on_mismatch)
         buffer._marks = [list(each) for each in chosen.manifest["marks"]]
@@ -122,10 +125,7 @@ def restore(
             buffer._saved_segments = {}
             buffer._marks = [each for each in buffer._marks if each[0] <= mark[0]]
             num_cut = buffer._cut_back(mark[1])
-        if iterators:
-            from .saved_iterators import restore_iterators
-
-            restore_iterators(chosen.path, iterators)
+        restore_iterators(chosen.path, iterators or {})
     report = RestoreReport(
         path=chosen.path,
         step=chosen.step if mark is None else mark[0],
@@ -361,15 +361,6 @@ def _choose(saves: list[SavedFolder], step: int | None, *, cut_back: bool) -> tu
         f"{newer.step - step} steps that the model has not seen. cut_back=True leaves that out where it can."
     )
     return newer, None
-
-
-def _iterator_writer(iterators: Mapping[str, Any] | None) -> Callable[[str], list[str]] | None:
-    if not iterators:
-        return None
-    from .saved_iterators import save_iterators
-
-    chosen = iterators
-    return lambda folder: save_iterators(folder, chosen)
 
 
 def _warn(text: str) -> None:
