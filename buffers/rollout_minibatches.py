@@ -74,7 +74,8 @@ def minibatch_dataset(
 
     num_chosen = num_rows // size * size if drop_remainder else num_rows
 
-    def order(epoch: tf.Tensor) -> tf.data.Dataset:
+    def order(epoch: tf.Tensor, high: tf.Tensor, low: tf.Tensor) -> tf.data.Dataset:
+        seed = (high - epoch) * 2**32 + low - epoch
         shuffled = tf.random.experimental.stateless_shuffle(tf.range(num_rows), tf.stack([seed, epoch]))
 
         def chosen(start: tf.Tensor) -> tf.Tensor:
@@ -90,4 +91,7 @@ def minibatch_dataset(
         info = tf.nest.map_structure(lambda leaf: tf.gather(leaf, chosen), rows)
         return gather(info.ids), info
 
-    return tf.data.Dataset.range(epochs).flat_map(order).map(minibatch).prefetch(1)
+    # The seed is where two ranges begin, and so in the state of an iterator: where one is saved and restored, the later
+    # epochs have the orders that they would have had, whatever seed the dataset that goes on was made with.
+    numbers = [tf.data.Dataset.range(epochs), *(tf.data.Dataset.range(word, 2**62) for word in divmod(seed, 2**32))]
+    return tf.data.Dataset.zip(tuple(numbers)).flat_map(order).map(minibatch).prefetch(1)
