@@ -45,6 +45,8 @@ class Adds:
         self._checker = checker
         self._batch_size = batch_size
         self._writer = writer
+        # Whether a graph may have been made that adds.
+        self.is_traced = False
 
     def add_batch(self, items: Items, end_of_episode: Any, priorities: Any, streams: Any = None) -> Ids:
         """One frame a stream, leaves `[B, ...]`; ids int64 `[B]`. With `streams` `[n]` of these, and `n` for `B`."""
@@ -124,6 +126,7 @@ class Adds:
                 return adds._add_step_of(leaves, ends, raw, chosen)
             return adds._writer.add_step(adds._checker.check_leaves(leaves), ends, raw)
 
+        self.is_traced = True
         ids = call_weakly(self, write, [*tensors, *optional], tf.int64)
         ids.set_shape([num_rows, None] if sequence else [num_rows])
         return ids

@@ -150,7 +150,7 @@ class RestorePlan:
       lock: held while the buffer is emptied, filled and set.
       is_empty: whether the buffer has never held anything, so that it can be filled before the frames are known to be
         sound, and be emptied again.
-      prepare: called before the lock is taken, when everything has been checked that will be.
+      prepare: called between filling and `finish`, without the lock: what takes the lock itself.
       clear: empties the buffer; called with the lock held.
       finish: sets everything but the frames; called with the lock held, when all frames are in their rows.
       num_dropped: frames of the state that the buffer has no room for.

@@ -147,11 +147,12 @@ class Restorable(tf.train.experimental.PythonState):
     def mark_step(self, step: int) -> None:
         """Remembers how far the buffer is at this step of the training, so that `restore(cut_back=True)` can go back.
 
-        The last 1,000 are kept, and saved. `save(step=)` does this, too.
+        The last 1,000 are kept, and saved. `save(step=)` does this, too. Moments of higher steps are forgotten: a
+        count that begins anew.
 
         Raises:
           TypeError: `step` is no int.
-          ValueError: `step` is negative, or less than the last one; or this class of buffers cannot be cut back.
+          ValueError: `step` is negative, or this class of buffers cannot be cut back.
         """
         saving.mark_step(self, step)
 

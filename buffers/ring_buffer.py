@@ -114,7 +114,7 @@ class RingReplayBuffer(SavedRing, ReplayBuffer):
         self._kinds_lock = threading.RLock()
         # Draws made together are a batch, and not several.
         self._stratified = False
-        self._closed = False
+        self._closed = self._is_traced = False
         self._drop_remainder = bool(dataset_drop_remainder)
         self._window_shift = dataset_window_shift
         self._min_size = int(min_size_to_sample)
@@ -152,6 +152,7 @@ class RingReplayBuffer(SavedRing, ReplayBuffer):
         """Frames held now, int64 `[]`: a tensor, so that inside a `tf.function` it stays live."""
         if tf.executing_eagerly():
             return tf.constant(self._ring.num_frames, tf.int64)
+        self._is_traced = True
         tail, published, _ = self._ring.held_in_graph()
         return self._ring.num_between(tail, published)
 

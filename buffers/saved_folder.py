@@ -152,7 +152,7 @@ def find_saves(path: str) -> tuple[list[SavedFolder], list[str]]:
         elif _NAME.fullmatch(name):
             try:
                 saves.append(open_save(os.path.join(path, name)))
-            except ValueError as error:
+            except (ValueError, OSError) as error:
                 skipped.append(f"{name}: {error}")
     return sorted(saves, key=lambda save: save.order), skipped
 
@@ -182,7 +182,7 @@ def write_save(
     pending = PendingFolder(path, "save")
     try:
         folder = pending.path
-        written: dict[str, KnownFrames] = {}
+        written: dict[str, tuple[Segment, ...]] = {}
         # First: what is delivered from now on is not in the save.
         names = [] if write_iterators is None else write_iterators(folder)
         plain = _write_state(folder, "", "", state, known, written)
@@ -203,7 +203,7 @@ def write_save(
         body = json.dumps(manifest).encode()[:-1]
         write_bytes(folder, _MANIFEST, body + _CHECKSUM + b"%d}" % zlib.crc32(body))
         name = f"step-{step:012d}"
-        taken = [save.name for save in saves]
+        taken = os.listdir(path)
         final = next(each for each in (name, *(f"{name}.{i}" for i in range(1, len(taken) + 2))) if each not in taken)
         sizes = [(entry.stat().st_size, entry.stat().st_nlink) for entry in os.scandir(folder)]
         pending.publish(final)
@@ -214,7 +214,7 @@ def write_save(
         if save.step == step:
             shutil.rmtree(save.path, ignore_errors=True)
     place = os.path.join(path, final)
-    known_now = {part: KnownFrames(place, each.segments) for part, each in written.items()}
+    known_now = {part: KnownFrames.of(place, segments) for part, segments in written.items()}
     new_bytes = sum(size for size, links in sizes if links == 1)
     return Written(place, sum(size for size, _ in sizes), new_bytes, known_now)
 
@@ -238,12 +238,12 @@ def _write_state(
     prefix: str,
     state: BufferState,
     known: Mapping[str, KnownFrames],
-    written: dict[str, KnownFrames],
+    written: dict[str, tuple[Segment, ...]],
 ) -> dict[str, Any]:
     frames = None
     if state.frames is not None:
         segments = write_frames(folder, prefix, state.frames, state.fields, known.get(part))
-        written[part] = KnownFrames(folder, segments)
+        written[part] = segments
         ids = state.frames.ids
         id_file = None
         if not isinstance(ids, range):

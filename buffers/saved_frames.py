@@ -91,10 +91,19 @@ class KnownFrames:
     Attributes:
       folder: of the save.
       segments: in it.
+      stamps: by name, what tells each of their files from another one that has its place by now.
     """
 
     folder: str
     segments: tuple[Segment, ...]
+    stamps: Mapping[str, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, folder: str, segments: Sequence[Segment]) -> KnownFrames:
+        """Of files that are there, and hold what they should."""
+        folder = os.path.abspath(folder)
+        names = [record.name for segment in segments for record in segment.files]
+        return cls(folder, tuple(segments), {name: _stamp(os.path.join(folder, name)) for name in names})
 
 
 def write_frames(
@@ -274,9 +283,12 @@ def _link(
     for segment, places in useful:
         try:
             for record in segment.files:
-                os.link(os.path.join(known.folder, record.name), os.path.join(folder, record.name))
+                link = os.path.join(folder, record.name)
+                os.link(os.path.join(known.folder, record.name), link)
+                if _stamp(link) != known.stamps[record.name]:
+                    raise FileNotFoundError(f"{link!r} is another file by now.")
         except OSError:
-            # Another file system, one without links, or the save was removed: then it is written again.
+            # Another file system, one without links, or the save is gone: then it is written again.
             for record in segment.files:
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(os.path.join(folder, record.name))
@@ -315,6 +327,12 @@ def _as_range(ids: Array) -> Array | range:
     if len(ids) and ids[-1] - ids[0] == len(ids) - 1:
         return range(int(ids[0]), int(ids[-1]) + 1)
     return ids
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    """What no other file has, and no file that was changed: its device, number, size and time of change."""
+    status = os.stat(path)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _length(places: slice | Array) -> int:

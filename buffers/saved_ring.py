@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from .adds import Adds
 from .buffer_state import BufferState, RestorePlan
 from .graph_seeds import GraphSeeds
 from .restorable import Restorable
@@ -28,6 +29,9 @@ class SavedRing(Restorable):
     _graph_seeds: GraphSeeds
     _samplers: dict[Window | None, RingSampler]
     _heeds_flags: bool
+    _adds: Adds
+    # Whether a graph may have been made that reads how many frames there are.
+    _is_traced: bool
 
     def _capture(self) -> BufferState:
         with self._kinds_lock, self._lock:
@@ -67,6 +71,12 @@ class SavedRing(Restorable):
         places, rows = kept_places(state, ring.capacity, ring.batch_size)
         same_seed = state.settings["seed"] == self._settings()["seed"]
 
+        reserved: list[Any] = []
+
+        def clear() -> None:
+            self._clear_locked()
+            reserved[:] = [np.copy(ring.reserved)]
+
         def prepare() -> None:
             if is_parted:
                 self.let_streams_part()
@@ -76,6 +86,9 @@ class SavedRing(Restorable):
                 self._sampler(window)
 
         def finish() -> None:
+            # A ring that is parted has new cursors.
+            if not is_parted and not np.array_equal(reserved[0], ring.reserved):
+                raise RuntimeError("another thread added while this buffer was restored: it is empty now.")
             self._parts().restore(state, places, exact=not resize)
             self._rule.forget_loose_flags()
             if same_seed:
@@ -92,13 +105,13 @@ class SavedRing(Restorable):
             # One that has to part its streams does so for frames that are known to be sound.
             is_empty=ring.num_added == 0 and ring.num_frames == 0 and is_parted == ring.apart,
             prepare=prepare,
-            clear=self._clear_locked,
+            clear=clear,
             finish=finish,
             num_dropped=len(state.frames.ids) - len(rows) if state.frames is not None else 0,
         )
 
     def _has_drawn(self) -> bool:
-        return bool(self._samplers)
+        return bool(self._samplers) or self._adds.is_traced or self._is_traced
 
     def _moment(self) -> Any:
         with self._lock:

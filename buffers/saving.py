@@ -22,7 +22,7 @@ from .saved_fields import describe_differences
 from .saved_folder import SavedFolder, find_saves, is_save, open_save, remove_old, write_save
 from .saved_frames import KnownFrames
 from .saved_iterators import check_iterators, restore_iterators, save_iterators
-from .settings_text import differences, settings_from_plain
+from .settings_text import differences, is_opaque, settings_from_plain
 from .state_dict import dict_from_bytes, dict_to_bytes, state_from_dict, state_to_dict
 
 if TYPE_CHECKING:
@@ -51,26 +51,30 @@ def save(
     check_count("keep_every", keep_every, optional=True)
     if keep_every is not None and keep_last is None:
         raise ValueError("keep_every says which saves keep_last does not remove: give keep_last too.")
+    if is_save(place):
+        raise ValueError(f"{place!r} is itself a save: give the folder that saves are in, {os.path.dirname(place)!r}.")
     started = time.monotonic()
     with _saving(buffer):
+        # A number that nobody gave is no step of the training.
+        is_step = step is not None
         if step is None:
             saves = find_saves(place)[0] if os.path.isdir(place) else []
             step = saves[-1].step + 1 if saves else 0
         state = buffer._capture()
         try:
-            marks = [*buffer._marks, [step, state.moment]]
+            marks = _with_mark(buffer._marks, step, state.moment) if is_step else buffer._marks
             written = write_save(
                 place,
                 state,
                 step=step,
-                extra={"marks": marks[-_MOST_MARKS:]},
+                extra={"marks": marks},
                 known=buffer._saved_segments,
                 write_iterators=functools.partial(save_iterators, iterators=iterators) if iterators else None,
             )
         finally:
             state.close()
         buffer._saved_segments = dict(written.known)
-        buffer._marks = marks[-_MOST_MARKS:]
+        buffer._marks = marks
         removed = remove_old(place, keep_last, keep_every)
     report = SaveReport(
         path=written.path,
@@ -117,7 +121,7 @@ def restore(
     with _saving(buffer):
         num_dropped, changed = _take_over(buffer, chosen.state(), on_mismatch)
         buffer._marks = [list(each) for each in chosen.manifest["marks"]]
-        known = {part: KnownFrames(chosen.path, segments) for part, segments in chosen.segments().items()}
+        known = {part: KnownFrames.of(chosen.path, segments) for part, segments in chosen.segments().items()}
         buffer._saved_segments = known
         num_cut = 0
         if mark is not None:
@@ -189,9 +193,13 @@ def mark_step(buffer: Restorable, step: int) -> None:
             f"mark_step: a {type(buffer).__name__} cannot be cut back to a step, because what it gave up is lost; "
             "save it at that step."
         )
-    if buffer._marks and step < buffer._marks[-1][0]:
-        raise ValueError(f"mark_step: step {step} comes after step {buffer._marks[-1][0]}; steps must not fall.")
-    buffer._marks = [*buffer._marks, [step, moment]][-_MOST_MARKS:]
+    buffer._marks = _with_mark(buffer._marks, step, moment)
+
+
+def _with_mark(marks: list[list[Any]], step: int, moment: Any) -> list[list[Any]]:
+    """The marks with one more; where steps begin anew, or go back, those of higher steps mean nothing any more."""
+    kept = [mark for mark in marks if mark[0] <= step]
+    return [*kept, [step, moment]][-_MOST_MARKS:]
 
 
 def _take_over(
@@ -230,7 +238,15 @@ def check_fits(buffer: Restorable, state: BufferState, on_mismatch: OnMismatch) 
     if told:
         raise ValueError(f"data_spec differs from what was saved: {'; '.join(told)}.")
     changed = differences(state.settings, buffer._settings())
-    if not changed or on_mismatch == "keep":
+    if on_mismatch == "keep":
+        functions = {name: both for name, both in changed.items() if is_opaque(both[0])}
+        if functions:
+            raise ValueError(
+                f"on_mismatch='keep' cannot make what is no plain value: {differing(functions)}. Build the buffer with "
+                "them, as the one that was saved."
+            )
+        return changed
+    if not changed:
         return changed
     if on_mismatch == "error":
         raise ValueError(
@@ -258,25 +274,35 @@ def fill(plan: RestorePlan, state: BufferState) -> None:
         for _, inner in jobs:
             if inner.frames is not None:
                 _stored(inner).check()
-    for each, _ in jobs:
-        if each.prepare is not None:
-            each.prepare()
-    with contextlib.ExitStack() as stack:
-        for lock in {id(each.lock): each.lock for each, _ in jobs}.values():
-            stack.enter_context(lock)
-        for each, _ in jobs:
-            each.clear()
-        try:
-            for each, inner in jobs:
-                if inner.frames is not None:
-                    _stored(inner).deliver(_writer(each))
-        except BaseException:
+    locks = list({id(each.lock): each.lock for each, _ in jobs}.values())
+    try:
+        with _held(locks):
             for each, _ in jobs:
                 each.clear()
-            raise
-        # Parts before the whole.
-        for each, _ in reversed(jobs):
-            each.finish()
+            for each, inner in jobs:
+                if inner.frames is not None:
+                    _stored(inner).deliver(_writer(each, [field.path for field in inner.fields]))
+        # Now that the frames are known to be sound.
+        for each, _ in jobs:
+            if each.prepare is not None:
+                each.prepare()
+        with _held(locks):
+            # Parts before the whole.
+            for each, _ in reversed(jobs):
+                each.finish()
+    except BaseException:
+        with _held(locks):
+            for each, _ in jobs:
+                each.clear()
+        raise
+
+
+@contextlib.contextmanager
+def _held(locks: list[Any]) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for lock in locks:
+            stack.enter_context(lock)
+        yield
 
 
 def _jobs(plan: RestorePlan, state: BufferState) -> Iterator[tuple[RestorePlan, BufferState]]:
@@ -291,13 +317,16 @@ def _stored(state: BufferState) -> FrameSource:
     return state.frames.source
 
 
-def _writer(plan: RestorePlan) -> Callable[[slice | Array, list[Array]], None]:
-    """Writes frames of a state to the rows that a plan says; leaves out those that it does not take."""
+def _writer(plan: RestorePlan, paths: list[str]) -> Callable[[slice | Array, list[Array]], None]:
+    """Writes frames of a state, with fields of these paths, to the rows that a plan says, where it takes them."""
     storage, wanted = plan.storage, plan.places
     if storage is None:
         raise TypeError("a plan that takes frames needs a storage.")
+    # The same fields may stand in another order.
+    order = [paths.index(path) for path in storage.field_paths]
 
     def put(places: slice | Array, leaves: list[Array]) -> None:
+        leaves = [leaves[index] for index in order]
         if isinstance(places, slice) and isinstance(wanted, slice):
             start, stop = max(places.start, wanted.start), min(places.stop, wanted.stop)
             if start >= stop:

@@ -58,7 +58,7 @@ def settings_from_plain(plain: Mapping[str, Any]) -> dict[str, Any]:
     >>> settings_from_plain({"max_length": 100, "beta": "<function>", "sampler": {"kind": "Prioritized", "alpha": 0.5}})
     {'max_length': 100, 'sampler': Prioritized(alpha=0.5)}
     """
-    return {name: _from_plain(value) for name, value in plain.items() if not _is_opaque(value)}
+    return {name: _from_plain(value) for name, value in plain.items() if not is_opaque(value)}
 
 
 def _from_plain(value: Any) -> Any:
@@ -67,5 +67,6 @@ def _from_plain(value: Any) -> Any:
     return value
 
 
-def _is_opaque(value: Any) -> bool:
+def is_opaque(value: Any) -> bool:
+    """Whether a plain value stands for one that is not plain: a function, an object."""
     return isinstance(value, str) and value.startswith("<") and value.endswith(">")

@@ -167,6 +167,11 @@ class FrameStorage:
         return [_restore_dtype(leaf, field.dtype) for leaf, field in zip(leaves, self._fields, strict=True)]
 
     @property
+    def field_paths(self) -> list[str]:
+        """The paths of a frame's fields, in the order of leaves."""
+        return [field.path for field in self._fields]
+
+    @property
     def stored_dtypes(self) -> list[np.dtype[Any]]:
         """The dtypes of what `gather` returns."""
         return self._stored
