@@ -55,6 +55,10 @@ class RolloutBuffer(SavedRollout, ReplayBuffer):
     more frames than it was told: fill a rollout by `num_steps` steps of a loop of your own. What an agent wants to know
     of its own past policy (log-probabilities, logits) belongs into the spec.
 
+    A buffer is saved with the rollout as it is, half or whole, with what `advantages` last gave for it, and with the
+    place in the orders of minibatches. Restored with `on_mismatch='resize'` into another `num_steps` a rollout goes on
+    where it fits; one that has more steps is refused, since without its first ones it would be none.
+
     Args:
       data_spec: nest of `tf.TensorSpec` of one frame; fixed-width dtypes, static shapes.
       batch_size: `B`, streams that `add_batch` writes side by side.
@@ -298,7 +302,8 @@ class RolloutBuffer(SavedRollout, ReplayBuffer):
         """A dataset of `(items, RolloutInfo)` that visits each transition once an epoch, each epoch in another order.
 
         Boundary frames hold no transition and do not come. The dataset may be iterated over more than once and gives
-        the same each time. It belongs to this rollout: after `clear` it raises rather than mix two rollouts.
+        the same each time. It belongs to this rollout: after `clear`, or `restore`, it raises rather than mix two
+        rollouts.
 
         Args:
           size: transitions of a minibatch; the last one of an epoch is smaller where `size` does not divide them.
@@ -319,18 +324,18 @@ class RolloutBuffer(SavedRollout, ReplayBuffer):
           ValueError: there are no advantages of the rollout as it is now.
           ValueError: `advantages` does not have the rollout's shape, or the rollout is not whole.
           ValueError: with `drop_remainder`, no minibatch would come.
-          tf.errors.InvalidArgumentError: at `next`: the rollout was cleared.
+          tf.errors.InvalidArgumentError: at `next`: the rollout was cleared, or another one restored.
         """
         if not tf.executing_eagerly():
             raise ValueError("make the minibatches outside of the tf.function, and iterate over them inside it.")
         check_count("size", size)
         check_count("epochs", epochs)
+        if seed is not None and (isinstance(seed, bool) or not hasattr(seed, "__index__") or seed < 0):
+            raise ValueError(f"seed must be an int of at least 0, or None, got {seed!r}.")
+        estimates = self._known_estimates() if advantages is None else self._checked_estimates(advantages)
+        self._is_read = True
         if seed is None:
             seed = int(self._rng.integers(2**31))
-        elif isinstance(seed, bool) or not hasattr(seed, "__index__") or seed < 0:
-            raise ValueError(f"seed must be an int of at least 0, or None, got {seed!r}.")
-        self._is_read = True
-        estimates = self._known_estimates() if advantages is None else self._checked_estimates(advantages)
         return minibatch_dataset(
             self._writer.ids(),
             estimates,
