@@ -203,7 +203,8 @@ class MultiAgentReplayBuffer(SavedAgents, ReplayBuffer):
     def buffer_of(self, policy: str | None = None) -> ReplayBuffer:
         """The buffer of a policy, which stores `AgentFrame`s; in lockstep the one of all, which stores `JointFrame`s.
 
-        For what is its own: `delete`, `episodes`, `ready`. Add through this class only.
+        For what is its own: `delete`, `episodes`, `ready`. Add through this class only. After
+        `restore(on_mismatch='keep')` there are other ones, and these are closed.
 
         Raises:
           ValueError: there is no such policy; in lockstep, a policy is named.

@@ -67,6 +67,7 @@ class MultiAgentState:
         self._is_lockstep = is_lockstep
         self._parts = {_MOMENTS: buffers[""]} if is_lockstep else {name: buffers[name] for name in sorted(buffers)}
         self._agents_in_process = agents
+        self._replaced: list[ReplayBuffer] = []
 
     def settings(self, own: Mapping[str, Any]) -> dict[str, Any]:
         """Its own ones, and under `policy.name` those of each buffer.
@@ -105,6 +106,10 @@ class MultiAgentState:
             (of_parts[part] if dot else own)[setting] = value
         makers = {part: self._maker(part, settings) for part, settings in of_parts.items()}
         return own, makers[_MOMENTS] if self._is_lockstep else makers
+
+    def replaces(self, other: MultiAgentState) -> None:
+        """Says that this one takes the other's place: who kept one of its buffers is told when this one is filled."""
+        self._replaced = list(other._parts.values())
 
     def _maker(self, part: str, settings: Mapping[str, Any]) -> Callable[..., Any]:
         buffer = self._parts[part]
@@ -166,6 +171,13 @@ class MultiAgentState:
                 plans[part] = buffer._plan_restore(state.parts[part], resize=bool(changed))
             except ValueError as error:
                 raise ValueError(f"{'moments' if self._is_lockstep else f'policy {part!r}'}: {error}") from error
+
+        def finish() -> None:
+            agents.take_over(held, loose_flags)
+            for buffer in self._replaced:
+                buffer.close()
+            self._replaced = []
+
         return RestorePlan(
             places=slice(0, 0),
             rows=np.zeros(0, np.int64),
@@ -173,7 +185,7 @@ class MultiAgentState:
             lock=agents.lock,
             is_empty=not agents.held()["times"].any(),
             clear=agents.forget_lives,
-            finish=lambda: agents.take_over(held, loose_flags),
+            finish=finish,
             parts=plans,
         )
 

@@ -31,6 +31,7 @@ class SavedAgents(Restorable):
         own, make_buffer = self._state.makers(settings)
         fresh = type(self)(**{**self._arguments, **own, "make_buffer": make_buffer, "shards": 1})
         fresh._arguments = {**self._arguments, **own}
+        fresh._state.replaces(self._state)
         return fresh
 
     def _capture(self) -> BufferState:
