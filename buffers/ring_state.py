@@ -169,38 +169,6 @@ def windows_of(state: BufferState) -> list[Window | None]:
     return [None if plain is None else window_from_plain(plain) for plain in state.values["windows"]]
 
 
-def check_ring_state(state: BufferState, batch_size: int) -> None:
-    """Refuses a state that contradicts itself.
-
-    Raises:
-      ValueError: the message says where.
-    """
-    frames, ring = state.frames, state.values.get("ring")
-    if frames is None or not isinstance(ring, Mapping):
-        raise ValueError(f"the state of a {state.kind} must hold frames and a ring's cursors: it is not whole.")
-    num, parted = len(frames.ids), bool(ring["is_parted"])
-    published = np.asarray(ring["published"], np.int64)
-    if published.shape != ((batch_size,) if parted else ()):
-        raise ValueError(f"the state's ring has cursors of shape {list(published.shape)}, for {batch_size} streams.")
-    for name, column in frames.columns.items():
-        if len(column) != num:
-            raise ValueError(f"the state's column {name!r} has {len(column)} rows, expected {num}.")
-    needed = {"words", "arrivals"} if parted else {"words"}
-    if set(frames.columns) != needed:
-        raise ValueError(f"the state's frames have the columns {sorted(frames.columns)}, expected {sorted(needed)}.")
-    ids = frames.id_array()
-    newest = published[ids % batch_size] if parted else published
-    if num and ((ids >= newest).any() or ids[0] < 0 or (np.diff(ids) <= 0).any()):
-        raise ValueError("the state's frames have ids beyond the ring's cursors, or not ascending: it is damaged.")
-    if not parted and num and int(published) - int(ids[0]) != num:
-        raise ValueError("the state's frames do not follow each other: it is damaged.")
-    for name in ("sampled", "deleted", "barred"):
-        if name in state.arrays and len(state.arrays[name]) != -(-num // 8):
-            raise ValueError(f"the state's array {name!r} does not fit its {num} frames.")
-    if "priorities" in state.arrays and len(state.arrays["priorities"]) != num:
-        raise ValueError(f"the state has {len(state.arrays['priorities'])} priorities, for {num} frames.")
-
-
 def kept_places(state: BufferState, capacity: int, batch_size: int) -> tuple[slice | Array, RowNumbers]:
     """Which of a state's frames a ring of this capacity keeps, the newest of each stream, and their rows."""
     frames, ring = state.frames, state.values["ring"]

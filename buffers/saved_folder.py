@@ -132,7 +132,7 @@ def open_save(path: str) -> SavedFolder:
             f"{path!r} was written by a later replayfeed: it has format {version!r}, and this one reads up to "
             f"{VERSION}; update the package."
         )
-    if not separator or int(checksum[:-1]) != zlib.crc32(body):
+    if not separator or checksum != b"%d}" % zlib.crc32(body):
         raise ValueError(f"{file!r} is damaged: its checksum is wrong. Restore another save.")
     return SavedFolder(path, manifest)
 

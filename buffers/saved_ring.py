@@ -10,17 +10,19 @@ import numpy as np
 
 from .adds import Adds
 from .buffer_state import BufferState, RestorePlan
+from .frame_priorities import FramePriorities
 from .graph_seeds import GraphSeeds
 from .restorable import Restorable
 from .ring_sampler import RingSampler
-from .ring_state import RingParts, check_ring_state, kept_places, windows_of
+from .ring_state import RingParts, kept_places, windows_of
+from .ring_state_check import check_ring_state
 from .windows import Window
 
 
 class SavedRing(Restorable):
     """The part of `RingReplayBuffer` that saves and restores it."""
 
-    _FIXED_SETTINGS: ClassVar[frozenset[str]] = frozenset({"batch_size", "final_frame"})
+    _FIXED_SETTINGS: ClassVar[frozenset[str]] = frozenset({"batch_size", "final_frame", "eligible_fn"})
 
     # Of `RingReplayBuffer`.
     _lock: threading.Lock
@@ -57,7 +59,13 @@ class SavedRing(Restorable):
         with self._lock:
             self._check_open()
         ring = self._ring
-        check_ring_state(state, ring.batch_size)
+        check_ring_state(
+            state,
+            ring.batch_size,
+            own_values=list(self._own_values()),
+            needs_priorities=isinstance(self._listener, FramePriorities),
+            tells_starts=self._writer.tells_starts,
+        )
         self._graph_seeds.check(state.arrays["graph_seeds"])
         windows = windows_of(state)
         is_parted = bool(state.values["ring"]["is_parted"])

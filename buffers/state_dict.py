@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -120,18 +121,28 @@ def dict_from_bytes(content: bytes) -> dict[str, Any]:
         with np.load(io.BytesIO(content), allow_pickle=False) as loaded:
             arrays = {name: loaded[name] for name in loaded.files}
         plain = json.loads(arrays.pop("plain").tobytes())
-    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+        state: dict[str, Any] = _with_arrays(plain, arrays)
+    except (
+        ValueError,
+        KeyError,
+        OSError,
+        EOFError,
+        NotImplementedError,
+        AttributeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         raise ValueError(f"these bytes are no state of a buffer, or damaged: {error}") from error
-
-    def with_arrays(value: Any) -> Any:
-        if isinstance(value, dict):
-            if value.keys() == {_ARRAY}:
-                return arrays[f"array_{value[_ARRAY]}"]
-            return {key: with_arrays(each) for key, each in value.items()}
-        return value
-
-    state: dict[str, Any] = with_arrays(plain)
     return state
+
+
+def _with_arrays(value: Any, arrays: Mapping[str, Array]) -> Any:
+    """What `dict_to_bytes` made plain, with the arrays in their places again."""
+    if isinstance(value, dict):
+        if value.keys() == {_ARRAY}:
+            return arrays[f"array_{value[_ARRAY]}"]
+        return {key: _with_arrays(each, arrays) for key, each in value.items()}
+    return value
 
 
 # Stands for an array, in a dict of its own, with its number.
