@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -19,6 +20,8 @@ from .reverb_agents_adds import AgentMoments, MomentIds
 from .reverb_agents_input import NO_MARKS, MomentChecker
 from .reverb_agents_tables import FoundTables, PolicyOf, agent_tables, check_policies
 from .reverb_agents_writer import AgentItemWriter, AgentTargets
+from .reverb_checkpoint import mark_step, take_checkpoint
+from .reverb_control import CheckpointReport
 from .reverb_group import Reader, empty_all, make_reader, tell_of_small_tables
 from .reverb_layout import PackedLayout
 from .reverb_layouts import IdLayout, JointLayout
@@ -27,6 +30,7 @@ from .reverb_open_writer import OpenWriter
 from .reverb_served import DEFAULT_PENDING_ITEMS, open_link
 from .reverb_writer import default_chunk_length
 from .server import ReplayServer
+from .server_checkpoint_restore import OnMismatch
 from .spec import DataSpec
 from .tables import TableConfig
 
@@ -178,6 +182,8 @@ class ReverbAgentTables:
         lockstep: TableConfig | None = None,
         batch_size: int = 1,
         port: int | None = None,
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        on_mismatch: OnMismatch = "error",
         timeout_s: float = 60.0,
         log_interval_s: float = 5.0,
         cast: bool = False,
@@ -187,13 +193,14 @@ class ReverbAgentTables:
     ) -> ReverbAgentTables:
         """Tables on a server of their own in this process, which `close` stops.
 
-        Arguments are those of `agent_tables` and of the constructor.
+        Arguments are those of `agent_tables`, of the constructor and (`port`, `checkpoint_dir`, `on_mismatch`) of
+        `ReplayServer`.
 
         Raises:
           TypeError, ValueError, ImportError: as `agent_tables`, `ReplayServer` and the constructor.
         """
         tables = agent_tables(data_specs, policy_of, independent=independent, lockstep=lockstep, batch_size=batch_size)
-        server = ReplayServer(tables, port)
+        server = ReplayServer(tables, port, checkpoint_dir=checkpoint_dir, on_mismatch=on_mismatch)
         try:
             made = cls(
                 data_specs,
@@ -427,6 +434,27 @@ class ReverbAgentTables:
             raise ValueError(CLOSED)
         self.end_stream()
         empty_all(self._link, self._own, list(self._readers.values()))
+
+    def checkpoint(self, step: int | None = None, *, timeout_s: float = 600.0) -> CheckpointReport:
+        """Asks the server for a checkpoint of all its tables, as `ReverbReplayBuffer.checkpoint`.
+
+        Raises:
+          TypeError, ValueError, WaitTimeoutError, RuntimeError, OSError: as there.
+        """
+        if self._closed:
+            raise ValueError(CLOSED)
+        self.flush()
+        return take_checkpoint(self._link, self.local_server, step, timeout_s)
+
+    def mark_step(self, step: int) -> None:
+        """Tells the server the trainer's step, which its checkpoints have from now on, whoever asks for them.
+
+        Raises:
+          TypeError, ValueError, WaitTimeoutError: as `ReverbReplayBuffer.mark_step`.
+        """
+        if self._closed:
+            raise ValueError(CLOSED)
+        mark_step(self._link, step)
 
     def close(self) -> None:
         """Flushes, then ends the writer, the readers, and the server if it is owned. Closing twice is fine.

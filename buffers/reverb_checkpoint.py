@@ -1,4 +1,4 @@
-"""Checkpoints of served tables as their clients see them: asked for, told of, and compared with a model's checkpoint."""
+"""Checkpoints of served tables as clients see them: asked for, told of, and compared with a model's checkpoint."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def take_checkpoint(link: ServerLink, local_server: Any, step: int | None, timeo
     if CONTROL_TABLE not in link.tables():
         if step is not None:
             raise ValueError(
-                f"server {link.address} was not started with ReplayServer(..., checkpoint_dir=...): it cannot be told a "
-                "step. Start it so, or leave out step for Reverb's own checkpoint."
+                f"server {link.address} was not started with ReplayServer(..., checkpoint_dir=...): it cannot be told "
+                "a step. Start it so, or leave out step for Reverb's own checkpoint."
             )
         began = time.monotonic()
         path = _ask(link, watch, timeout_s)
@@ -141,7 +141,7 @@ def compare_with(link: ServerLink, saved: bytes) -> None:
         _logger.warning("the model was saved when no checkpoint of table %r was known", link.table)
     elif told is None:
         _logger.warning(
-            "the model was saved with checkpoint %s (step %s) of table %r; whether server %s began with it is not known",
+            "the model was saved with checkpoint %s (step %s) of table %r; if server %s began with it is not known",
             *wanted,
             link.table,
             link.address,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -25,6 +26,7 @@ from .reverb_served import DEFAULT_PENDING_ITEMS, ServedBuffer, open_link
 from .reverb_table import served_table
 from .reverb_weights import Beta
 from .server import ReplayServer
+from .server_checkpoint_restore import OnMismatch
 from .spec import DataSpec
 from .stats import BufferStats
 from .tables import TableConfig
@@ -192,6 +194,8 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
         tracks_least: bool = False,
         table_name: str = "episodes",
         port: int | None = None,
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        on_mismatch: OnMismatch = "error",
         timeout_s: float = 60.0,
         log_interval_s: float = 5.0,
         end_of_episode_fn: Callable[[Nest], Any] | None = None,
@@ -209,8 +213,8 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
     ) -> ReverbEpisodicReplayBuffer:
         """A buffer that starts its own server in this process, and stops it on `close`.
 
-        Other processes reach it by `server_address`. Arguments are those of `TableConfig` and of the constructor;
-        `max_size` counts episodes.
+        Other processes reach it by `server_address`. Arguments are those of `TableConfig`, of the constructor, and
+        (`checkpoint_dir`, `on_mismatch`) of `ReplayServer`; `max_size` counts episodes.
 
         Raises:
           TypeError, ValueError, ImportError: as `TableConfig` and the constructor.
@@ -230,7 +234,7 @@ class ReverbEpisodicReplayBuffer(ServedBuffer):
             initial=initial,
             tracks_least=tracks_least,
         )
-        server = ReplayServer([table], port)
+        server = ReplayServer([table], port, checkpoint_dir=checkpoint_dir, on_mismatch=on_mismatch)
         try:
             buffer = cls(
                 data_spec,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -16,7 +17,9 @@ from .episode_ends import EpisodeRule, FinalFrame
 from .nests import Array, Nest
 from .rate_limiters import UNBOUNDED
 from .reverb_buffer import ReverbReplayBuffer
+from .reverb_checkpoint import mark_step, take_checkpoint
 from .reverb_columns import SharedColumns
+from .reverb_control import CheckpointReport
 from .reverb_episodic import ReverbEpisodicReplayBuffer
 from .reverb_items import ItemKind, WholeEpisodes, kind_from
 from .reverb_layout import PackedLayout, packed_signature
@@ -26,6 +29,7 @@ from .reverb_served import DEFAULT_PENDING_ITEMS, open_link
 from .reverb_streams import StreamWriter
 from .reverb_writer import ItemWriter, default_chunk_length
 from .server import ReplayServer
+from .server_checkpoint_restore import OnMismatch
 from .spec import DataSpec, ItemChecker
 from .table_fields import select_fields
 from .tables import TableConfig
@@ -147,6 +151,8 @@ class ReverbTableGroup:
         *,
         batch_size: int = 1,
         port: int | None = None,
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        on_mismatch: OnMismatch = "error",
         timeout_s: float = 60.0,
         log_interval_s: float = 5.0,
         end_of_episode_fn: Callable[[Nest], Any] | None = None,
@@ -157,7 +163,8 @@ class ReverbTableGroup:
     ) -> ReverbTableGroup:
         """A group that starts a server of its own in this process, and stops it on `close`.
 
-        Arguments are those of the constructor; the server has the tables in `tables`.
+        Arguments are those of the constructor and (`port`, `checkpoint_dir`, `on_mismatch`) of `ReplayServer`; the
+        server has the tables in `tables`.
 
         Raises:
           TypeError, ValueError, ImportError: as `ReplayServer` and the constructor.
@@ -167,7 +174,7 @@ class ReverbTableGroup:
         ...     group.tables
         ('replay',)
         """
-        server = ReplayServer(tables, port)
+        server = ReplayServer(tables, port, checkpoint_dir=checkpoint_dir, on_mismatch=on_mismatch)
         try:
             group = cls(
                 data_spec,
@@ -306,6 +313,25 @@ class ReverbTableGroup:
         self._check_open()
         self._streams.end_stream(None)
         empty_all(self._link, self._streams._through, list(self._readers.values()))
+
+    def checkpoint(self, step: int | None = None, *, timeout_s: float = 600.0) -> CheckpointReport:
+        """Asks the server for a checkpoint of all its tables, as `ReverbReplayBuffer.checkpoint`.
+
+        Raises:
+          TypeError, ValueError, WaitTimeoutError, RuntimeError, OSError: as there.
+        """
+        self._check_open()
+        self.flush()
+        return take_checkpoint(self._link, self.local_server, step, timeout_s)
+
+    def mark_step(self, step: int) -> None:
+        """Tells the server the trainer's step, which its checkpoints have from now on, whoever asks for them.
+
+        Raises:
+          TypeError, ValueError, WaitTimeoutError: as `ReverbReplayBuffer.mark_step`.
+        """
+        self._check_open()
+        mark_step(self._link, step)
 
     def close(self) -> None:
         """Flushes, then ends the writer, the readers, and the server if the group owns it. Closing twice is fine.

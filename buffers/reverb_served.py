@@ -52,7 +52,7 @@ DEFAULT_PENDING_ITEMS = 48
 _READY_SECONDS = 1.0
 
 
-class ServedBuffer(ReplayBuffer, tf.train.experimental.PythonState):
+class ServedBuffer(ReplayBuffer):
     """A buffer whose frames lie in a table of a Reverb server; its classes say how items become samples.
 
     Args:

@@ -126,6 +126,7 @@ class ServerCheckpoints:
             if step is not None:
                 tell_step(self._client, read_status(self._client)[0], step)
             _logger.info("checkpoint into %s begins (%s); inserts and samples wait meanwhile", self._folder, why)
+            self._adopt_finished()  # Reverb deletes what it has finished when it begins anew
             activity = self._counts()
             path = self._ask_reverb(began + timeout_s, timeout_s)
             return self._adopt(pathlib.Path(path), time.monotonic() - began, step, activity)
@@ -162,9 +163,7 @@ class ServerCheckpoints:
                 self._due = time.monotonic() + (self._rule.every_s or _LINE_SECONDS)
 
     def _look(self) -> None:
-        with self._lock:
-            for path in finished_in(self._in_progress):
-                self._adopt(path, 0.0, None, self._counts())
+        self._adopt_finished()
         if not self._rule.is_automatic:
             return
         counts = self._counts()
@@ -179,6 +178,12 @@ class ServerCheckpoints:
             if inserts or samples:
                 self.take(None, float("inf"), f"every {every_s:g} s")
             self._due = time.monotonic() + every_s
+
+    def _adopt_finished(self) -> None:
+        """What clients have asked Reverb itself for."""
+        with self._lock:
+            for path in finished_in(self._in_progress):
+                self._adopt(path, 0.0, None, self._counts())
 
     def _counts(self) -> tuple[int, int]:
         """Inserts and samples of all tables."""

@@ -1,0 +1,297 @@
+"""Checkpoints as clients see them, in this process and in others; servers that are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import reverb
+import tensorflow as tf
+
+from replayfeed.buffers import (
+    ReplayServer,
+    ReverbAgentTables,
+    ReverbReplayBuffer,
+    ReverbTableGroup,
+    TableConfig,
+    WaitTimeoutError,
+)
+
+COUNTER = tf.TensorSpec([], tf.int64)
+TABLE = TableConfig("replay", COUNTER, 20_000, scannable=True)
+
+SERVER = """
+import logging, sys, tensorflow as tf, replayfeed.buffers as rf
+logging.basicConfig(level=logging.INFO)
+table = rf.TableConfig("replay", tf.TensorSpec([], tf.int64), 20_000, scannable=True)
+server = rf.ReplayServer([table], int(sys.argv[2]) or None, checkpoint_dir=sys.argv[1])
+print(server.port, flush=True)
+if sys.argv[3] == "loop":
+    while True:
+        print(server.checkpoint().path, flush=True)
+server.wait()
+"""
+
+
+@pytest.fixture
+def start(tmp_path) -> Iterator[Callable[..., tuple[subprocess.Popen[str], int]]]:
+    """A function that starts a server on `tmp_path` in a process of its own, which ends with the test."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def run(port: int = 0, what: str = "wait") -> tuple[subprocess.Popen[str], int]:
+        with (tmp_path / "log.txt").open("a") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-c", SERVER, str(tmp_path / "checkpoints"), str(port), what],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        processes.append(process)
+        assert process.stdout is not None
+        return process, int(process.stdout.readline())
+
+    yield run
+    for process in processes:
+        kill(process)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def test_fr_039_a_server_that_is_killed_comes_back_with_its_checkpoint_and_clients_go_on(start, tmp_path, caplog):
+    process, port = start()
+    old = ReverbReplayBuffer(COUNTER, "replay", 1, f"localhost:{port}", timeout_s=1.5, log_interval_s=1.0)
+    old.add_sequence([[1, 2, 3]])
+    report = old.checkpoint(step=5)
+    assert (report.step, report.items) == (5, {"replay": 3, "replay__scan": 3})
+    assert pathlib.Path(report.path).parent == tmp_path / "checkpoints"
+    iterator = iter(old.as_dataset(2))
+    next(iterator)
+    kill(process)
+    no_answer = f"server localhost:{port} does not answer; waiting for table 'replay'"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=no_answer + "; gave up after 1.5 s"):
+        for _ in range(100_000):
+            next(iterator)
+    assert no_answer in caplog.text
+    with pytest.raises(WaitTimeoutError, match=no_answer):
+        old.checkpoint(timeout_s=1.0)
+    model = tf.train.Checkpoint(buffer=old)
+    model.save(str(tmp_path / "model" / "without"))  # a server that is away does not keep the model from being saved
+    start(port)
+    log = (tmp_path / "log.txt").read_text()
+    assert f"the tables begin with checkpoint {report.path} (step 5): 3 items in table 'replay'" in log
+    first = None
+    while first is None:  # until its thread has seen that the server answers again
+        with contextlib.suppress(tf.errors.InvalidArgumentError):
+            first = next(iterator)
+    for _ in range(20):
+        assert set(next(iterator)[0].numpy().tolist()) <= {1, 2, 3}
+    old.add_batch([4])
+    with ReverbReplayBuffer(COUNTER, "replay", 1, f"localhost:{port}") as new:
+        old.flush()
+        assert sorted(new.gather_all().numpy()[0].tolist()) == [1, 2, 3, 4]
+        assert new.checkpoint().step == 5, "the server goes on from the step that it was started from"
+    old.close()
+
+
+def test_a_kill_at_any_moment_of_a_checkpoint_leaves_the_last_complete_one(start, tmp_path):
+    """FR-033."""
+    rng = np.random.default_rng(3)
+    folder = tmp_path / "checkpoints"
+    with ReplayServer([TABLE], checkpoint_dir=folder) as server:
+        with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server) as buffer:
+            buffer.add_sequence([list(range(10_000))])
+            buffer.flush()
+        last = server.checkpoint().path
+    for _ in range(2):
+        process, _ = start(what="loop")
+        assert process.stdout is not None
+        for _ in range(int(rng.integers(1, 3))):
+            last = process.stdout.readline().strip()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=float(rng.uniform(0.0, 0.3)))
+        kill(process)
+    with ReplayServer([TABLE], checkpoint_dir=folder) as server:
+        assert server.started_from is not None
+        assert os.path.basename(server.started_from.path) >= os.path.basename(last)
+        assert server.started_from.items == {"replay": 10_000, "replay__scan": 10_000}
+        with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server) as buffer:
+            assert buffer.gather_all().numpy().tolist() == [list(range(10_000))]
+
+
+def test_what_a_kill_can_leave_at_each_step_of_completing_a_checkpoint_is_recognised(tmp_path, monkeypatch):
+    """The steps of our own part, cut short one after the other."""
+    folder = tmp_path / "checkpoints"
+    with ReplayServer([TABLE], checkpoint_dir=folder) as server:
+        with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server) as buffer:
+            buffer.add_sequence([[1, 2, 3]])
+            buffer.flush()
+        server.checkpoint()
+    for function in ("link", "fsync", "replace", "rename", "unlink", "rmdir"):
+        for time_of_it in (1, 2, 3):
+            cut_short(monkeypatch, function, time_of_it, lambda: take_one(folder))
+            with ReplayServer([TABLE], checkpoint_dir=folder) as server:
+                assert server.started_from is not None
+                assert server.started_from.items == {"replay": 3, "replay__scan": 3}
+
+
+class Cut(BaseException):
+    """The process ends here."""
+
+
+def cut_short(monkeypatch: pytest.MonkeyPatch, name: str, time_of_it: int, call: Callable[[], object]) -> None:
+    """Calls `call`, which ends when it calls a function of `os` for that time."""
+    real, num_calls = getattr(os, name), 0
+
+    def counted(*arguments, **named):
+        nonlocal num_calls
+        num_calls += threading.current_thread() is threading.main_thread()
+        if num_calls == time_of_it:
+            raise Cut
+        return real(*arguments, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, name, counted)
+        try:
+            call()
+        except Cut:
+            pass
+
+
+def take_one(folder: pathlib.Path) -> None:
+    server = ReplayServer([TABLE], checkpoint_dir=folder)
+    try:
+        server.checkpoint()
+    finally:
+        server.stop()
+
+
+def test_a_client_gets_the_servers_answer_and_the_step_goes_with_it(tmp_path):
+    with ReplayServer([TABLE], checkpoint_dir=tmp_path) as server:
+        with ReverbReplayBuffer(COUNTER, "replay", 1, server.address) as buffer:
+            buffer.add_batch([1])
+            first = buffer.checkpoint(7)
+            assert (first.step, first.items["replay"]) == (7, 1)
+            buffer.mark_step(9)
+            assert buffer.checkpoint().step == 9
+            assert server.checkpoint().step == 9
+            assert buffer.checkpoint(0).step == 0
+            with pytest.raises(ValueError, match="step must be 0 to 2"):
+                buffer.mark_step(-1)
+        # Reverb's own call, as others' scripts make it: the server looks after that one as well.
+        path = reverb.Client(server.address).checkpoint()
+        server.checkpoint()
+        assert os.path.basename(path) in {one.name for one in tmp_path.iterdir()}
+
+
+def test_groups_and_agents_ask_for_checkpoints(tmp_path):
+    tables = [TableConfig(name, COUNTER, 10, scannable=True) for name in ("a", "b")]
+    with ReverbTableGroup.local(COUNTER, tables, checkpoint_dir=tmp_path / "group") as group:
+        group.add_batch([5])
+        group.mark_step(3)
+        assert group.checkpoint().items == {"a": 1, "a__scan": 1, "b": 1, "b__scan": 1}
+        assert group["a"].checkpoint().step == 3
+    with ReverbTableGroup.local(COUNTER, tables, checkpoint_dir=tmp_path / "group") as group:
+        assert group["b"].gather_all().numpy().tolist() == [[5]]
+
+    def agents() -> ReverbAgentTables:
+        config = TableConfig("p", COUNTER, 10, scannable=True)
+        return ReverbAgentTables.local(
+            {"x": COUNTER, "y": COUNTER},
+            {"x": "p", "y": "p"},
+            independent={"p": config},
+            checkpoint_dir=tmp_path / "agents",
+        )
+
+    with agents() as made:
+        made.add_batch({"x": np.array([1]), "y": np.array([2])})
+        assert made.checkpoint(4).items == {"p": 2, "p__scan": 2}
+    with agents() as made:
+        assert len(made.of_policy("p")) == 2
+        made.add_batch({"x": np.array([3]), "y": np.array([4])})
+        made.flush()
+        frames = [items for items, _ in made.of_policy("p").as_dataset(single_deterministic_pass=True)]
+        assert len(frames) == 4
+
+
+def test_a_buffer_with_its_own_server_begins_with_what_it_held(tmp_path):
+    def local(**settings) -> ReverbReplayBuffer:
+        return ReverbReplayBuffer.local(
+            COUNTER, sequence_length=1, checkpoint_dir=tmp_path, **{"max_size": 10, **settings}
+        )
+
+    with local() as buffer:
+        buffer.add_sequence([[1, 2, 3]])
+        buffer.checkpoint()
+    with pytest.raises(ValueError, match="table 'replay': max_size: stored 10, asked for 2"):
+        local(max_size=2)
+    with local(max_size=2, on_mismatch="override") as buffer:
+        assert buffer.gather_all().numpy().tolist() == [[2, 3]]
+
+
+def test_what_is_served_is_not_saved_by_its_client():
+    with ReverbReplayBuffer.local(COUNTER, max_size=10, sequence_length=1) as buffer:
+        for call in (
+            lambda: buffer.save("x"),
+            lambda: buffer.restore("x"),
+            buffer.get_state,
+            lambda: buffer.set_state({}),
+        ):
+            with pytest.raises(
+                ValueError, match=r"start it with ReplayServer\(\.\.\., checkpoint_dir=\.\.\.\), and call"
+            ):
+                call()
+        with pytest.raises(ValueError, match="this server keeps no checkpoints"):
+            buffer.checkpoint()
+        with pytest.raises(ValueError, match="keeps no checkpoints, which could have a step"):
+            buffer.mark_step(1)
+
+
+def test_a_models_checkpoint_tells_which_one_of_the_server_it_goes_with(tmp_path, caplog):
+    folder = tmp_path / "server"
+    with ReplayServer([TABLE], checkpoint_dir=folder) as server:
+        with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server) as buffer:
+            model = tf.train.Checkpoint(buffer=buffer, number=tf.Variable(3))
+            model.save(str(tmp_path / "none"))
+            assert "of which no checkpoint is known: call checkpoint() before" in caplog.text
+            buffer.add_batch([1])
+            first = buffer.checkpoint(10)
+            path = model.save(str(tmp_path / "model"))
+            caplog.clear()
+            model.restore(path).assert_consumed()
+            assert f"saved with checkpoint {first.path} (step 10)" in caplog.text
+            assert f"began empty, and has taken {first.path} (step 10) since" in caplog.text
+    for expected in (None, "with .* \\(step 20\\): what is drawn is older or newer than the model"):
+        with ReplayServer([TABLE], checkpoint_dir=folder) as server:
+            with ReverbReplayBuffer(COUNTER, "replay", 1, server.address) as buffer:
+                model = tf.train.Checkpoint(buffer=buffer, number=tf.Variable(0))
+                caplog.clear()
+                caplog.set_level(logging.WARNING)
+                model.restore(path).assert_consumed()
+                assert int(model.number) == 3
+                told = [
+                    record.getMessage() for record in caplog.records if "the model was saved" in record.getMessage()
+                ]
+                assert bool(told) == (expected is not None)
+                assert expected is None or re.search(expected, told[0])
+                buffer.checkpoint(20)
+    with ReverbReplayBuffer.local(COUNTER, max_size=10, sequence_length=1) as buffer:
+        with pytest.raises(ValueError, match="this is not what a served buffer has saved"):
+            buffer.deserialize(b"\x00\x01")
+        with pytest.raises(ValueError, match="but 'other'"):
+            buffer.deserialize(b'{"kind": "other"}')
