@@ -258,7 +258,7 @@ def resized(
     >>> rule.advance_to(4)
     >>> kept, state = resized(rule.state(), 4, 2, np.random.default_rng(1))
     >>> kept, state["num_seen"], state["num_held"]
-    (array([0, 3]), 4, 2)
+    (array([1, 2]), 4, 2)
     """
     seen, held = state["num_seen"], state["num_held"]
     num = min(held, wanted)
