@@ -92,6 +92,7 @@ def _adding(workload: Workload, capacity: int, scale: Scale) -> list[dict[str, A
             _Adding(_NUMPY_SAVING, buffer, workload, numpys, lambda: write_arrays(numpys.path, arrays, sync=True)),
         ]
         samples = interleave(contenders, dataclasses.replace(scale, repeats=min(scale.repeats, _REPEATS)))
+    rates = {name: {"values": one["values"]} for name, one in samples.items()}
     # Without the first round, as all that is measured.
     longest = {one.name: {"values": one.longest_ms[1:]} for one in contenders}
     told = f"{workload.name}, {capacity:,} frames, one stream, frame after frame"
@@ -100,7 +101,7 @@ def _adding(workload: Workload, capacity: int, scale: Scale) -> list[dict[str, A
             f"add_batch while another thread saves, {told}",
             "frames/s",
             _SAVING,
-            samples,
+            rates,
             [Bar(_ALONE, 0.5, aim=True), Bar(_NUMPY_SAVING, 1, aim=True)],
         ),
         row(f"longest add_batch while another thread saves, {told}", "ms", _SAVING, longest, []),
