@@ -92,10 +92,10 @@ class ReservoirRows:
         """Holds these items, and nothing else: ids ascending, and a row of each, which are those from 0 on."""
         self._show_size(0)
         self.ids[:] = BUSY
-        listed = _List(np.zeros_like(self._list.ids), np.zeros_like(self._list.rows), len(ids))
+        listed, self._list = self._list, self._list._replace(num=0)
         listed.ids[: len(ids)] = ids
         listed.rows[: len(ids)] = rows
-        self._list = listed
+        self._list = listed._replace(num=len(ids))
         self.ids[rows] = ids
         self._show_size(len(ids))
 

@@ -303,7 +303,8 @@ class RolloutBuffer(SavedRollout, ReplayBuffer):
 
         Boundary frames hold no transition and do not come. The dataset may be iterated over more than once and gives
         the same each time. It belongs to this rollout: after `clear`, or `restore`, it raises rather than mix two
-        rollouts.
+        rollouts. A training that was saved in the middle of it goes on with one that is made after the restore, with
+        the same `seed`, and `skip(minibatches that came)`.
 
         Args:
           size: transitions of a minibatch; the last one of an epoch is smaller where `size` does not divide them.

@@ -185,6 +185,20 @@ def test_datasets_and_graphs_made_before_read_what_was_restored(tmp_path):
     assert held(other) == held(buffer)
 
 
+@pytest.mark.parametrize("kind", [{"epochs": 2}, {"single_deterministic_pass": True}, {}], ids=str)
+def test_fr_037_iterators_go_on_with_the_next_element_and_a_pass_skips_and_repeats_nothing(kind, tmp_path):
+    buffer, other = reservoir(40), reservoir(40)
+    add_numbers(buffer, 0, 500)
+    iterator, other_iterator = (iter(each.as_dataset(4, **kind)) for each in (buffer, other))
+    came = [next(iterator)[0].numpy().tolist() for _ in range(3)]
+    buffer.save(tmp_path, iterators={"train": iterator})
+    other.restore(tmp_path, iterators={"train": other_iterator})
+    to_come, others = ([next(each)[0].numpy().tolist() for _ in range(7)] for each in (iterator, other_iterator))
+    assert to_come == others
+    if kind:
+        assert sorted(sum(came + others, [])) == held(buffer)
+
+
 def test_a_reservoir_that_is_restored_over_another_one_keeps_nothing_of_it():
     buffer, other = reservoir(5), reservoir(5)
     add_numbers(buffer, 0, 3)
