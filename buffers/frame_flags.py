@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from .memory import SharedMemory
 from .nests import Array, Nest
+from .row_numbers import RowNumbers, put, taken
 from .spec import DataSpec
 
 
@@ -122,14 +123,15 @@ class FrameFlags:
         self._deleted[:] = False
         self._num_held = self.num_deleted = 0
 
-    def flagged(self, rows: Array) -> tuple[Array, Array]:
-        """Of the frames in these rows `[n]`: which the predicate bars from starting a window, and which are deleted."""
-        return np.asarray(self._barred[rows]), np.asarray(self._deleted[rows])
+    def flagged(self, rows: RowNumbers) -> tuple[Array, Array]:
+        """Of the frames in these rows: which the predicate bars from starting a window, and which are deleted."""
+        return taken(self._barred, rows), taken(self._deleted, rows)
 
-    def restore(self, rows: Array, barred: Array, deleted: Array, num_deleted: int) -> None:
-        """The frames held lie in these rows `[n]`, and have these flags; `num_deleted` as the property."""
+    def restore(self, rows: RowNumbers, barred: Array, deleted: Array, num_deleted: int) -> None:
+        """The frames held lie in these rows, and have these flags, bool `[n]`; `num_deleted` as the property."""
         self.clear()
-        self._barred[rows], self._deleted[rows] = barred, deleted
+        put(self._barred, rows, barred)
+        put(self._deleted, rows, deleted)
         self._has_barred = bool(barred.any())
         self._num_held, self.num_deleted = int(np.count_nonzero(deleted)), num_deleted
 

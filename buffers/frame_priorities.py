@@ -12,6 +12,7 @@ from .nests import Array
 from .priorities import check_exponent
 from .prioritized_starts import PrioritizedStarts
 from .ring import FrameRing
+from .row_numbers import RowNumbers, put, taken
 
 Initial = Literal["max", "ever"] | float
 
@@ -145,18 +146,27 @@ class FramePriorities:
         for kind in self._kinds:
             kind.refresh(ids[:, 0], self._values)
 
-    def state(self, rows: Array) -> tuple[Array, float]:
-        """What is kept of the frames in these rows, float32 `[n]`, and the largest that ever was."""
-        return np.asarray(self._values[rows]), self._largest_ever
+    @property
+    def largest_ever(self) -> float:
+        """The largest value since the buffer was made or cleared; 0 where there was none."""
+        return self._largest_ever
+
+    def values_of(self, rows: RowNumbers) -> Array:
+        """What is kept of the frames in these rows, float32 `[n]`."""
+        return taken(self._values, rows)
 
     def restore(
-        self, rows: Array, values: Array, largest_ever: float, layouts: Mapping[PrioritizedStarts, Mapping[str, Array]]
+        self,
+        rows: RowNumbers,
+        values: Array,
+        largest_ever: float,
+        layouts: Mapping[PrioritizedStarts, Mapping[str, Array]],
     ) -> None:
-        """The frames held lie in these rows `[n]`, and have these values, as `prepare` gives them.
+        """The frames held lie in these rows, and have these values, as `prepare` gives them.
 
         Kinds of windows that have a layout lie so (`EligibleStarts.lay_out`).
         """
-        self._values[rows] = values
+        put(self._values, rows, values)
         self._largest_ever = largest_ever
         self._look_again(layouts)
 

@@ -68,6 +68,21 @@ class PendingFolder:
             self._lock = None
 
 
+def remove_folder(path: str, name: str) -> None:
+    """Removes a folder with all that is in it, so that a process that is killed meanwhile leaves no half of it.
+
+    Args:
+      path: the folder.
+      name: as of `PendingFolder`; the next one of that name removes what is left.
+    """
+    hidden = os.path.join(os.path.dirname(path), f".{name}.writing-{uuid.uuid4().hex[:12]}")
+    try:
+        os.rename(path, hidden)
+    except FileNotFoundError:  # another process was quicker
+        return
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
 def sync(path: str) -> None:
     """Waits until a file's or a folder's content is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -30,6 +30,7 @@ import tensorflow as tf
 from .episode_ends import EpisodeMarks
 from .memory import SharedMemory
 from .nests import Array
+from .row_numbers import RingRows, RowNumbers, put
 from .windows import StartRule, window_lengths
 
 RESERVED, PUBLISHED, FLOOR = 0, 1, 2
@@ -320,12 +321,21 @@ class FrameRing:
             "num_arrivals": self._num_arrivals,
         }
 
-    def restore(self, state: Mapping[str, Any], ids: Array, words: Array, arrivals: Array | None) -> None:
+    def held_rows(self) -> RowNumbers:
+        """Rows of all frames held, in the order of their ids."""
+        if self.apart:
+            return self.rows(np.sort(self.held_ids()))
+        return RingRows(self.tail % self.capacity, self.num_frames, self.capacity)
+
+    def restore(
+        self, state: Mapping[str, Any], ids: Array | range, rows: RowNumbers, words: Array, arrivals: Array | None
+    ) -> None:
         """Goes on as the ring did that this is the `state` of, whose streams went apart if those of this one do.
 
         Args:
           state: of `state`.
           ids: of the frames held from now on, `[n]`: the newest ones of each stream that are below `published`.
+          rows: in which they lie.
           words: their step words, `[n]`.
           arrivals: when they came, `[n]`, where streams go apart.
         """
@@ -342,10 +352,9 @@ class FrameRing:
         self.reserved = self.published
         for place, bound in ((RESERVED, self.reserved), (PUBLISHED, self.published), (FLOOR, self.floor)):
             self._cursors[place] = bound
-        rows = self.rows(ids)
-        self.words[rows] = words
+        put(self.words, rows, words)
         if self.arrivals is not None and arrivals is not None:
-            self.arrivals[rows] = arrivals
+            put(self.arrivals, rows, arrivals)
         self._num_arrivals = int(state["num_arrivals"])
         self._open_steps = np.array(state["open_steps"], np.int64)
         self._count_again()
@@ -374,12 +383,12 @@ class FrameRing:
         self._count_again()
         return self.rows(gone)
 
-    def _first_ids(self, ids: Array) -> Any:
+    def _first_ids(self, ids: Array | range) -> Any:
         """The first of these ids, or `published` where there is none; where streams go apart of each, `[B]`."""
         if not self.apart:
             return int(ids[0]) if len(ids) else self.published
-        first = self.published.copy()
-        np.minimum.at(first, ids % self.batch_size, ids)
+        first, found = self.published.copy(), np.asarray(ids)
+        np.minimum.at(first, found % self.batch_size, found)
         return first
 
     def _count_again(self) -> None:

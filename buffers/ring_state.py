@@ -21,7 +21,7 @@ from .nests import Array
 from .prioritized_starts import PrioritizedStarts
 from .ring import FrameRing
 from .ring_starts import WindowStarts
-from .row_numbers import RingRows, RowNumbers
+from .row_numbers import RingRows, RowNumbers, put, taken
 from .sampled_frames import SampledFrames
 from .storage import FrameStorage
 from .usage import Usage
@@ -60,21 +60,21 @@ class RingParts:
             "ring": self.ring.state(),
             "usage": self.usage.state(),
             "num_deleted": self.flags.num_deleted,
-            "largest_ever": listener.state(np.zeros(0, np.int64))[1] if isinstance(listener, FramePriorities) else None,
+            "largest_ever": listener.largest_ever if isinstance(listener, FramePriorities) else None,
             "windows": [None if window is None else window_to_plain(window) for window in self.kinds],
         }
 
     def arrays(self) -> dict[str, Array]:
         """Of the frames held, by ascending id, what may change; and the layouts of what draws are made from."""
-        rows = self.ring.rows(self._held())
+        rows = self.ring.held_rows()
         barred, deleted = self.flags.flagged(rows)
         arrays = {"sampled": np.packbits(self.usage.marked(rows)), "deleted": np.packbits(deleted)}
         if self.tells_starts:
             arrays["barred"] = np.packbits(barred)
         if isinstance(self.listener, FramePriorities):
-            arrays["priorities"] = self.listener.state(rows)[0]
+            arrays["priorities"] = self.listener.values_of(rows)
         if isinstance(self.listener, SampledFrames):
-            arrays["priorities"] = self.listener.priorities[rows]
+            arrays["priorities"] = taken(self.listener.priorities, rows)
         for number, starts in enumerate(self.kinds.values()):
             if isinstance(starts, EligibleStarts):
                 arrays.update({f"window {number} {name}": part for name, part in starts.layout().items()})
@@ -82,35 +82,37 @@ class RingParts:
 
     def frames(self) -> HeldFrames:
         """The frames held, to be read while others write."""
-        ring, ids = self.ring, self._held()
-        columns = {"words": ring.words[ring.rows(ids)]}
+        ring, rows = self.ring, self.ring.held_rows()
+        columns = {"words": taken(ring.words, rows)}
+        ids: Array | range = range(0)
         if ring.arrivals is not None:
-            columns["arrivals"] = ring.arrivals[ring.rows(ids)]
-            return HeldFrames(ids, LiveFrames(self.storage, ring.rows(ids)), columns)
-        rows = RingRows(ring.tail % ring.capacity, len(ids), ring.capacity)
-        return HeldFrames(range(ring.tail, ring.published), LiveFrames(self.storage, rows), columns)
+            columns["arrivals"] = taken(ring.arrivals, rows)
+            ids = np.sort(ring.held_ids())
+        else:
+            ids = range(ring.tail, ring.published)
+        return HeldFrames(ids, LiveFrames(self.storage, rows), columns)
 
-    def restore(self, state: BufferState, places: slice | Array, *, exact: bool) -> None:
+    def restore(self, state: BufferState, places: slice | Array, rows: RowNumbers, *, exact: bool) -> None:
         """Everything but the frames, which are in their rows, of those at these places of the state.
 
         Args:
           state: that fits.
           places: as `kept_places` says.
+          rows: as `kept_places` says.
           exact: whether nothing differs, so that draws go on; the kinds of windows are those of the state then.
         """
         frames = state.frames
         if frames is None:
             raise TypeError("the state of a ring holds frames.")
-        values, ring, num = state.values, self.ring, len(frames.ids)
-        ids = frames.id_array()[places]
+        values, num = state.values, len(frames.ids)
+        ids = frames.ids[places] if isinstance(places, slice) else frames.id_array()[places]
         columns = {name: column[places] for name, column in frames.columns.items()}
-        ring.restore(values["ring"], ids, columns["words"], columns.get("arrivals"))
-        rows = ring.rows(ids)
+        self.ring.restore(values["ring"], ids, rows, columns["words"], columns.get("arrivals"))
 
         def bits(name: str) -> Array:
             if name not in state.arrays:
                 return np.zeros(len(ids), bool)
-            return np.unpackbits(state.arrays[name], count=num).astype(bool)[places]
+            return np.unpackbits(state.arrays[name], count=num).view(bool)[places]
 
         self.flags.restore(rows, bits("barred"), bits("deleted"), int(values["num_deleted"]))
         self.usage.restore(values["usage"], rows, bits("sampled"))
@@ -118,26 +120,15 @@ class RingParts:
         listener = self.listener
         if isinstance(listener, FramePriorities):
             prioritized = {kind: layout for kind, layout in layouts.items() if isinstance(kind, PrioritizedStarts)}
-            values_of_rows = state.arrays["priorities"][places]
-            listener.restore(rows, values_of_rows, float(values["largest_ever"]), prioritized)
+            priorities = state.arrays["priorities"][places]
+            listener.restore(rows, priorities, float(values["largest_ever"]), prioritized)
             return
         if isinstance(listener, SampledFrames) and "priorities" in state.arrays:
-            listener.priorities[rows] = state.arrays["priorities"][places]
+            put(listener.priorities, rows, state.arrays["priorities"][places])
         if listener is not None:
             listener.start_again()
         for kind, layout in layouts.items():
             kind.lay_out(layout)
-
-    def _layouts(self, state: BufferState) -> dict[EligibleStarts, dict[str, Array]]:
-        """The layouts in a state, of the kinds of windows that are drawn here too."""
-        layouts = {}
-        for number, window in enumerate(windows_of(state)):
-            prefix = f"window {number} "
-            layout = {name[len(prefix) :]: part for name, part in state.arrays.items() if name.startswith(prefix)}
-            starts = self.kinds.get(window)
-            if layout and isinstance(starts, EligibleStarts):
-                layouts[starts] = layout
-        return layouts
 
     def cut(self, moment: Any) -> int:
         """Takes back what was added after `moment`, which `FrameRing.state` called `published`; how many frames."""
@@ -152,16 +143,21 @@ class RingParts:
             self.listener.start_again()
         return num - self.ring.num_frames
 
-    def _held(self) -> Array:
-        """Ids of all frames held, ascending."""
-        held = self.ring.held_ids()
-        return np.sort(held) if self.ring.apart else held
-
     def _after(self, moment: Any) -> Array:
-        held = self._held()
-        if self.ring.apart:
-            return held[held >= np.asarray(moment)[held % self.ring.batch_size]]
-        return held[held >= moment]
+        """Ids of the frames held that were added after this moment."""
+        held = self.ring.held_ids()
+        return held[held >= (np.asarray(moment)[held % self.ring.batch_size] if self.ring.apart else moment)]
+
+    def _layouts(self, state: BufferState) -> dict[EligibleStarts, dict[str, Array]]:
+        """The layouts in a state, of the kinds of windows that are drawn here too."""
+        layouts = {}
+        for number, window in enumerate(windows_of(state)):
+            prefix = f"window {number} "
+            layout = {name[len(prefix) :]: part for name, part in state.arrays.items() if name.startswith(prefix)}
+            starts = self.kinds.get(window)
+            if layout and isinstance(starts, EligibleStarts):
+                layouts[starts] = layout
+        return layouts
 
 
 def windows_of(state: BufferState) -> list[Window | None]:

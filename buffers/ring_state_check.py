@@ -93,6 +93,12 @@ def _check_ids(frames: HeldFrames, ring: Mapping[str, Any], batch_size: int) -> 
                 f"the state's column {name!r}: expected int64 [{num}], got {column.dtype} {list(column.shape)}."
             )
     published = np.asarray(ring["published"], np.int64)
+    if isinstance(frames.ids, range) and not parted:
+        if num and not (frames.ids.step == 1 and 0 <= frames.ids.start and frames.ids.stop == published):
+            raise ValueError(
+                f"the state's frames have the ids {frames.ids}, and {published} comes next: it is damaged."
+            )
+        return
     ids = frames.id_array()
     newest = published[ids % batch_size] if parted else published
     if num and ((ids >= newest).any() or ids[0] < 0 or (np.diff(ids) <= 0).any()):

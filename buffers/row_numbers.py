@@ -48,6 +48,32 @@ class RingRows:
 RowNumbers = Array | RingRows
 
 
+def taken(array: Array, rows: RowNumbers) -> Array:
+    """A copy of what an array `[num_rows, ...]` has in these rows.
+
+    >>> taken(np.array([10, 11, 12]), RingRows(first=2, num=2, capacity=3))
+    array([12, 10])
+    """
+    if isinstance(rows, RingRows):
+        return np.concatenate([array[:0], *(array[part] for _, part in rows.pieces(slice(0, len(rows))))])
+    return array[rows]
+
+
+def put(array: Array, rows: RowNumbers, values: Array) -> None:
+    """Writes values `[n, ...]` into these rows of an array `[num_rows, ...]`.
+
+    >>> array = np.zeros(3, np.int64)
+    >>> put(array, RingRows(first=2, num=2, capacity=3), np.array([5, 6]))
+    >>> array
+    array([6, 0, 5])
+    """
+    if isinstance(rows, RingRows):
+        for places, part in rows.pieces(slice(0, len(rows))):
+            array[part] = values[places]
+    else:
+        array[rows] = values
+
+
 def pieces_of(rows: RowNumbers, places: slice | Array) -> Iterator[tuple[slice | Array, slice | Array]]:
     """(places, rows), in which rows are slices wherever they follow each other.
 

@@ -60,7 +60,8 @@ class SampledFrames:
 
     def before_overwrite_apart(self, ids: Array, held: Array) -> None:
         """The rows of these new ids `[n, T]` are about to be written anew; where `held` frames lie in them."""
-        rows = self._ring.rows(ids[held])
+        # All of them: what a row counted of a frame that was cleared is not the new one's.
+        rows = self._ring.rows(ids).reshape(-1)
         for kind in self._kinds:
             kind.overwrite(rows)
 

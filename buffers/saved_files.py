@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import math
 import os
 import zlib
 from collections.abc import Generator, Sequence
@@ -17,6 +18,9 @@ from typing import Any
 import numpy as np
 
 from .nests import Array
+
+# A header of `npy_header` is shorter.
+_MOST_HEADER_BYTES = 2**16
 
 # NumPy gives no types for what reads and writes its files.
 _FORMAT: Any = np.lib.format
@@ -184,15 +188,26 @@ def read_into(file: io.FileIO, target: memoryview, path: str) -> None:
 
 
 def read_bytes(folder: str, record: FileRecord) -> bytes:
-    """The whole file.
+    """The whole file, which is known to be as long as it should be (`check_size`).
+
+    Raises:
+      ValueError: it is not what was written.
+    """
+    return bytes(_read_whole(folder, record))
+
+
+def _read_whole(folder: str, record: FileRecord) -> bytearray:
+    """`read_bytes`, without a copy.
 
     Raises:
       ValueError: it is not what was written.
     """
     path = os.path.join(folder, record.name)
-    with open(path, "rb") as file:
-        content = file.read()
-    if zlib.crc32(content) != record.crc32 or len(content) != record.num_bytes:
+    content = bytearray(record.num_bytes)
+    with open(path, "rb", buffering=0) as file:
+        read_into(file, memoryview(content), path)
+        rest = file.read(1)
+    if rest or zlib.crc32(content) != record.crc32:
         raise ValueError(f"{path!r} is damaged: its checksum is not that of what was saved. Restore another save.")
     return content
 
@@ -203,7 +218,17 @@ def read_array(folder: str, record: FileRecord) -> Array:
     Raises:
       ValueError: it is not what was written.
     """
-    array: Array = _FORMAT.read_array(io.BytesIO(read_bytes(folder, record)), allow_pickle=False)
+    content = _read_whole(folder, record)
+    path = os.path.join(folder, record.name)
+    start = io.BytesIO(content[:_MOST_HEADER_BYTES])
+    try:
+        _FORMAT.read_magic(start)
+        shape, is_fortran, dtype = _FORMAT.read_array_header_1_0(start)
+        if is_fortran or dtype.hasobject:
+            raise ValueError("it holds Python objects, or is laid out otherwise")
+        array: Array = np.frombuffer(content, dtype, math.prod(shape), start.tell()).reshape(shape)
+    except ValueError as error:
+        raise ValueError(f"{path!r} is no array that was saved here: {error}. Restore another save.") from error
     return array
 
 

@@ -15,7 +15,6 @@ import dataclasses
 import json
 import os
 import re
-import shutil
 import time
 import zlib
 from collections.abc import Callable, Mapping
@@ -26,7 +25,7 @@ import numpy as np
 
 from .buffer_state import BufferState, HeldFrames
 from .fields import Field
-from .pending_folder import PendingFolder
+from .pending_folder import PendingFolder, remove_folder
 from .saved_fields import fields_from_plain, fields_to_plain
 from .saved_files import FileRecord, check_size, read_array, write_array, write_bytes
 from .saved_frames import FolderFrames, KnownFrames, Segment, write_frames
@@ -212,7 +211,7 @@ def write_save(
         raise
     for save in saves:
         if save.step == step:
-            shutil.rmtree(save.path, ignore_errors=True)
+            remove_folder(save.path, "save")
     place = os.path.join(path, final)
     known_now = {part: KnownFrames.of(place, segments) for part, segments in written.items()}
     new_bytes = sum(size for size, links in sizes if links == 1)
@@ -227,7 +226,7 @@ def remove_old(path: str, keep_last: int | None, keep_every: int | None) -> tupl
     removed = []
     for save in saves[:-keep_last]:
         if keep_every is None or save.step % keep_every:
-            shutil.rmtree(save.path, ignore_errors=True)
+            remove_folder(save.path, "save")
             removed.append(save.name)
     return tuple(removed)
 

@@ -97,7 +97,7 @@ class SavedRing(Restorable):
             # A ring that is parted has new cursors.
             if not is_parted and not np.array_equal(reserved[0], ring.reserved):
                 raise RuntimeError("another thread added while this buffer was restored: it is empty now.")
-            self._parts().restore(state, places, exact=not resize)
+            self._parts().restore(state, places, rows, exact=not resize)
             self._rule.forget_loose_flags()
             if same_seed:
                 self._rng.bit_generator.state = state.values["random"]

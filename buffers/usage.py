@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from .memory import SharedMemory
 from .nests import Array
+from .row_numbers import RowNumbers, put, taken
 
 
 class Usage:
@@ -74,16 +75,16 @@ class Usage:
         """The counters."""
         return {"sampled": self.sampled, "skipped": self.skipped, "evicted_unsampled": self.evicted_unsampled}
 
-    def restore(self, state: Mapping[str, int], rows: Array, marked: Array) -> None:
-        """Goes on from a `state`; of the frames held, which lie in these rows `[n]`, `marked` bool `[n]` were drawn."""
+    def restore(self, state: Mapping[str, int], rows: RowNumbers, marked: Array) -> None:
+        """Goes on from a `state`; of the frames held, which lie in these rows, `marked` bool `[n]` were drawn."""
         self.clear()
         self._sampled = int(state["sampled"])
         self.skipped, self.evicted_unsampled = int(state["skipped"]), int(state["evicted_unsampled"])
-        self._marks[rows] = marked
+        put(self._marks, rows, marked)
 
-    def marked(self, rows: Array) -> Array:
-        """Which of the frames in these rows `[n]` were drawn, bool `[n]`."""
-        return np.asarray(self._marks[rows] > 0)
+    def marked(self, rows: RowNumbers) -> Array:
+        """Which of the frames in these rows were drawn, bool `[n]`."""
+        return taken(self._marks, rows).view(bool)
 
     def forget(self, rows: Array) -> None:
         """The frames in these rows were taken back."""
