@@ -280,7 +280,7 @@ def _protos(name: str, state: bytes) -> list[bytes]:
             start, end = end, end + length
         if end > len(state):
             raise ValueError(f"the state of iterator {name!r} is damaged: {len(state)} bytes, which end in a part.")
-        protos.append(state[start:end])
+        protos.append(bytes(state[start:end]))
         start = end
     if not protos:
         raise ValueError(f"the state of iterator {name!r} is empty.")
