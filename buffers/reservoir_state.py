@@ -22,6 +22,10 @@ from .reservoir_writer import ReservoirWriter
 from .restorable import Restorable
 from .storage import FrameStorage
 
+# What a state has.
+_VALUES = ("rule", "first_id", "usage", "random", "num_seeds", "stacked")
+_ARRAYS = ("rows", "was_sampled", "graph_seeds")
+
 _logger = logging.getLogger(__name__)
 
 
@@ -61,8 +65,17 @@ class ReservoirState:
         self._lock = lock
 
     def capture(self) -> tuple[dict[str, Any], dict[str, Array], HeldFrames]:
-        """Values, arrays and frames as of now; the caller holds the lock, and closes the frames."""
+        """Values, arrays and frames as of now; the caller holds the lock, and closes the frames.
+
+        Raises:
+          ValueError: an add was interrupted more than once, and the item that it was about is not there yet.
+        """
         ids, rows = self._held.in_order()
+        if len(ids) != self._rule.num_held:
+            raise ValueError(
+                f"{self._rule.num_held - len(ids)} rows of the reservoir are empty, because an add was interrupted: "
+                "add again, or clear(), and save then."
+            )
         values: dict[str, Any] = {
             "rule": self._rule.state(),
             "first_id": self._writer.first_id,
@@ -211,6 +224,10 @@ class SavedReservoir(Restorable):
 
     def _plan_restore(self, state: BufferState, *, resize: bool) -> RestorePlan:
         self._check_open()
+        missing = [name for name in _VALUES if name not in state.values]
+        missing += [name for name in _ARRAYS if name not in state.arrays]
+        if missing:
+            raise ValueError(f"the saved reservoir lacks {', '.join(missing)}: it is not whole.")
         random, num_seeds, graph_seeds = state.values["random"], state.values["num_seeds"], state.arrays["graph_seeds"]
         check_random_state("random", random)
         self._graph_seeds.check(graph_seeds)

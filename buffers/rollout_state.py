@@ -67,7 +67,7 @@ def plan_rollout(
     if part is None or part.frames is None or part.kind != type(frames).__name__:
         raise ValueError("the saved rollout has no frames: it is damaged.")
     batch_size, ids = frames.batch_size, part.frames.id_array()
-    num, first_id = len(ids) // batch_size, int(state.values["first_id"])
+    num, first_id = len(ids) // batch_size, int(state.values.get("first_id", -1))
     if num * batch_size != len(ids) or (len(ids) and (ids[0] != first_id or (np.diff(ids) != 1).any())):
         raise ValueError(
             f"the saved rollout contradicts itself: {len(ids)} frames of {batch_size} streams, ids "
@@ -88,10 +88,7 @@ def plan_rollout(
         if all(state.settings[name] == value for name, value in same.items()):
             estimates = Advantages(*(tf.constant(leaf) for leaf in leaves))
     differs = part.settings != frames._settings()
-    num_held = len(frames)
-
-    def clear() -> None:
-        writer.skip(num_held)
+    next_id = writer.first_id + len(frames)
 
     def finish_all() -> None:
         writer.restore(first_id, columns)
@@ -102,8 +99,8 @@ def plan_rollout(
         rows=np.zeros(0, np.int64),
         storage=None,
         lock=writer.lock,
-        is_empty=writer.first_id == 0 and num_held == 0,
-        clear=clear,
+        is_empty=next_id == 0,
+        clear=lambda: writer.begin(next_id),
         finish=finish_all,
         parts={FRAMES: frames._plan_restore(part, resize=resize and differs)},
     )
@@ -152,7 +149,7 @@ class SavedRollout(Restorable):
             )
 
     def _plan_restore(self, state: BufferState, *, resize: bool) -> RestorePlan:
-        random = state.values["random"]
+        random = state.values.get("random")
         check_random_state("random", random)
         here = self._settings()
         same_seed = state.settings["seed"] == here["seed"]

@@ -93,11 +93,11 @@ class RolloutWriter:
         with self.lock:
             num_frames = len(self._frames)
             self._frames.clear()
-            self.skip(num_frames)
+            self.begin(self.first_id + num_frames)
 
-    def skip(self, num_frames: int) -> None:
-        """The next rollout's ids begin so many later; the caller holds the lock."""
-        self.first_id += num_frames
+    def begin(self, first_id: int) -> None:
+        """A rollout begins, whose frames get the ids from this one on; the caller holds the lock, and cleared them."""
+        self.first_id = first_id
         self.version += 1
 
     def columns(self) -> dict[str, Array]:

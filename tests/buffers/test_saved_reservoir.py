@@ -621,6 +621,8 @@ REFUSED = {
     "an exponent": (lambda state: state["values"]["rule"].update(exponent=float("nan")), "exponent of nan"),
     "random numbers": (lambda state: state["values"]["rule"].update(rng={"bit_generator": "PCG64"}), "random numbers"),
     "random numbers of draws": (lambda state: state["values"].update(random={}), "random numbers"),
+    "no marks": (lambda state: state["arrays"].pop("was_sampled"), "lacks was_sampled"),
+    "no rule": (lambda state: state["values"].pop("rule"), "lacks rule"),
     "another way an episode ends": (lambda state: state["settings"].update(final_frame="ordinary"), "final_frame"),
 }
 

@@ -433,6 +433,8 @@ REFUSED = {
     "rewards of another kind": (lambda state: state["arrays"].update(rewards=np.zeros([5, 2])), "'rewards'"),
     "half of the advantages": (lambda state: state["arrays"].pop("estimates/returns"), "'estimates/returns'"),
     "random numbers": (lambda state: state["values"].update(random={}), "random numbers"),
+    "no random numbers": (lambda state: state["values"].pop("random"), "random numbers"),
+    "no rewards": (lambda state: state["arrays"].pop("rewards"), "'rewards' .* got none"),
 }
 
 
