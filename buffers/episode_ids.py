@@ -68,6 +68,8 @@ class EpisodeIds:
         self._writer = writer
         self._lock = lock
         self._cast = cast
+        # Whether a graph may have been made that uses this object.
+        self.is_traced = False
 
     def create(self, num_episodes: Any) -> tf.Tensor:
         """Ids of episodes that are to begin."""
@@ -85,6 +87,7 @@ class EpisodeIds:
 
     def valid_mask(self, episode_ids: Any) -> tf.Tensor:
         """Which of these episodes are held."""
+        self.is_traced = self.is_traced or not tf.executing_eagerly()
         ids = tf.convert_to_tensor(episode_ids, tf.int64)
         oldest, next_id, _ = tf.unstack(self._table.cursors_in_graph())
         return (ids >= oldest) & (ids < next_id)
@@ -193,6 +196,7 @@ class EpisodeIds:
             as_tensor = isinstance(ids, tf.Tensor | tf.Variable)
             written = write(self, ids.numpy() if as_tensor else check_keys(ids), *leaves)
             return tf.constant(written) if as_tensor else written
+        self.is_traced = True
         ids = tf.convert_to_tensor(ids)
         tensors = []
         for field, leaf in zip(self._spec.fields, leaves, strict=True):
@@ -205,10 +209,11 @@ class EpisodeIds:
         return written
 
 
-class StatefulEpisodicReplayBuffer:
+class StatefulEpisodicReplayBuffer(tf.Module):
     """Keeps the ids of the episodes that are being written, for drivers that only hand over items.
 
-    TF-Agents' wrapper. An `EpisodicReplayBuffer` with `batch_size` needs none: its streams keep their own.
+    TF-Agents' wrapper. An `EpisodicReplayBuffer` with `batch_size` needs none: its streams keep their own. In a
+    `tf.train.Checkpoint` it is saved together with its buffer.
 
     Args:
       replay_buffer: an `EpisodicReplayBuffer`.
@@ -222,6 +227,7 @@ class StatefulEpisodicReplayBuffer:
     def __init__(self, replay_buffer: Any, num_episodes: int | None = None) -> None:
         if not callable(getattr(replay_buffer, "create_episode_ids", None)):
             raise TypeError(f"Expected an EpisodicReplayBuffer, saw {replay_buffer}")
+        super().__init__()
         self._replay_buffer = replay_buffer
         self._episode_ids = tf.Variable(replay_buffer.create_episode_ids(num_episodes), trainable=False)
 

@@ -26,11 +26,13 @@ from .episode_table import EpisodeTable
 from .episode_usage import EpisodeUsage
 from .graph_seeds import GraphSeeds
 from .memory import adopt, copy_to_tensor
-from .nests import Nest
+from .nests import Array, Nest
+from .random_states import check_random_state
 from .ring_dataset import random_dataset, sample_info
 from .spec import DataSpec
 from .stats import WindowCount
 from .storage import FrameStorage
+from .window_text import window_from_plain, window_to_plain
 from .windows import Window, resolve_window
 
 # Streams of random numbers derived from one seed.
@@ -106,33 +108,45 @@ class EpisodeReader:
         """Whether anything was drawn, or a dataset made."""
         return bool(self._samplers) or self._num_seeds > 0
 
-    def seeds(self) -> dict[str, Any]:
-        """How far all random numbers are, as plain values: those of `sample`, of graphs, and of datasets."""
-        return {
-            "sample": self._rng.bit_generator.state,
-            "graphs": self._graph_seeds.state().tolist(),
-            "datasets": self._num_seeds,
+    def state(self) -> tuple[dict[str, Any], Array]:
+        """How far random numbers are and what was drawn, as plain values, and the seeds of graphs, int64 `[3]`."""
+        values = {
+            "random": self._rng.bit_generator.state,
+            "num_seeds": self._num_seeds,
+            "kinds": [
+                [None if kind.window is None else window_to_plain(kind.window), kind.draw] for kind in self._samplers
+            ],
         }
+        return values, self._graph_seeds.state()
 
-    def check_seeds(self, seeds: Any) -> None:
-        """Whether `restore_seeds` would take this.
+    def check_state(self, values: Any, graph_seeds: Array) -> None:
+        """Whether `restore` and `prepare` would take what `state` gave.
 
         Raises:
-          ValueError: it is no state of random numbers.
+          ValueError: it is no such state; the message says what is wrong.
         """
+        self._graph_seeds.check(graph_seeds)
+        check_random_state("random", values.get("random"))
+        if type(values.get("num_seeds")) is not int or values["num_seeds"] < 0:
+            raise ValueError(f"num_seeds of the save is {values.get('num_seeds')!r}: it is damaged.")
         try:
-            np.random.default_rng(0).bit_generator.state = seeds["sample"]
-            self._graph_seeds.check(np.array(seeds["graphs"], np.int64))
-            if type(seeds["datasets"]) is not int or seeds["datasets"] < 0:
-                raise ValueError(f"'datasets' is {seeds['datasets']!r}")
-        except (TypeError, KeyError, ValueError, OverflowError) as error:
-            raise ValueError(f"the state of random numbers is damaged: {error!r}.") from error
+            kinds = [(None if window is None else window_from_plain(window), draw) for window, draw in values["kinds"]]
+        except (TypeError, KeyError, ValueError) as error:
+            raise ValueError(f"the kinds of samples in the save cannot be read: {error!r}; it is damaged.") from error
+        for window, draw in kinds:
+            self._check_kind(window, draw)
 
-    def restore_seeds(self, seeds: Any) -> None:
-        """Goes on from what `seeds` told; the lock is held."""
-        self._rng.bit_generator.state = seeds["sample"]
-        self._graph_seeds.restore(np.array(seeds["graphs"], np.int64))
-        self._num_seeds = seeds["datasets"]
+    def prepare(self, kinds: Any) -> None:
+        """Counts samples of these kinds from now on, as if they had been drawn."""
+        for window, draw in kinds:
+            self._sampler(None if window is None else window_from_plain(window), draw)
+
+    def restore(self, values: Any, graph_seeds: Array) -> None:
+        """Goes on with the random numbers of a buffer that was saved; the lock is held."""
+        self._rng.bit_generator.state = values["random"]
+        # Never the seed of a dataset that was made of this buffer before.
+        self._num_seeds = max(self._num_seeds, values["num_seeds"])
+        self._graph_seeds.restore(graph_seeds)
 
     def dataset(
         self,
@@ -246,22 +260,7 @@ class EpisodeReader:
     def _sampler(self, window: Window | None, draw: Draw | None) -> EpisodeSampler:
         if draw is None:
             draw = "episodes" if window is None else "windows"
-        if draw not in ("windows", "episodes", "length"):
-            raise ValueError(f"draw must be 'windows', 'episodes' or 'length', got {draw!r}.")
-        if window is None and draw == "windows":
-            raise ValueError(
-                "draw='windows' needs num_steps or window; whole episodes are drawn by 'episodes' or 'length'."
-            )
-        if window is not None and window.boundaries == "ignore":
-            raise ValueError(
-                "EpisodicReplayBuffer keeps episodes apart: boundaries='ignore' is for TFUniformReplayBuffer."
-            )
-        most = self.settings.max_frames
-        if window is not None and most is not None and window.short == "drop" and window.num_steps > most:
-            raise ValueError(
-                f"num_steps {window.num_steps} > max_frames {most}: no window could ever come; lower num_steps or "
-                "raise max_frames."
-            )
+        self._check_kind(window, draw)
         kind = Kind(window, draw, self.settings.completed_only)
         sampler = self._samplers.get(kind)
         if sampler is None:
@@ -279,6 +278,24 @@ class EpisodeReader:
             )
             self._samplers[kind] = sampler
         return sampler
+
+    def _check_kind(self, window: Window | None, draw: Any) -> None:
+        if draw not in ("windows", "episodes", "length"):
+            raise ValueError(f"draw must be 'windows', 'episodes' or 'length', got {draw!r}.")
+        if window is None and draw == "windows":
+            raise ValueError(
+                "draw='windows' needs num_steps or window; whole episodes are drawn by 'episodes' or 'length'."
+            )
+        if window is not None and window.boundaries == "ignore":
+            raise ValueError(
+                "EpisodicReplayBuffer keeps episodes apart: boundaries='ignore' is for TFUniformReplayBuffer."
+            )
+        most = self.settings.max_frames
+        if window is not None and most is not None and window.short == "drop" and window.num_steps > most:
+            raise ValueError(
+                f"num_steps {window.num_steps} > max_frames {most}: no window could ever come; lower num_steps or "
+                "raise max_frames."
+            )
 
     def _nothing_there(self, kind: Kind) -> EmptyBufferError:
         """Why nothing of this kind can be drawn; the lock is held."""

@@ -24,11 +24,13 @@ from .episode_reader import EpisodeReader, ReadSettings
 from .episode_table import EpisodeTable
 from .episode_usage import EpisodeUsage
 from .episode_writer import EpisodeWriter
+from .episodic_state import EpisodicState
 from .item_selectors import Fifo, Selector
 from .memory import format_bytes
 from .nests import Array, Nest
 from .priority_updates import check_update
 from .sampler_choice import check_draws_uniformly
+from .saved_episodes import SavedEpisodes
 from .spec import DataSpec, ItemChecker
 from .stats import BufferStats
 from .storage import FrameStorage
@@ -58,7 +60,7 @@ class Episode(NamedTuple):
     finished: bool = True
 
 
-class EpisodicReplayBuffer(ReplayBuffer):
+class EpisodicReplayBuffer(SavedEpisodes, ReplayBuffer):
     """Keeps the newest `capacity` episodes, and gives them back whole or as windows.
 
     Each of `B` streams builds an episode of its own, which can be drawn while it grows. When there are
@@ -146,6 +148,7 @@ class EpisodicReplayBuffer(ReplayBuffer):
         sampler: Selector | None = None,
         remover: Selector | None = None,
     ) -> None:
+        self._remember(locals())
         check_draws_uniformly(
             sampler, "serve whole episodes from a TableConfig(..., sequence_length=None, sampler={sampler})"
         )
@@ -203,7 +206,7 @@ class EpisodicReplayBuffer(ReplayBuffer):
         self._episode_ids = EpisodeIds(self._spec, marker, self._table, self._writer, self._lock, cast=cast)
         self._marker = marker
         self._contents = EpisodeContents(self._spec, self._table, self._storage, self._lock)
-        self._closed = False
+        self._closed = self._is_traced = False
         self._batch_size = int(batch_size)
         self._max_frames = None if max_frames is None else int(max_frames)
         self._reader = EpisodeReader(
@@ -222,6 +225,18 @@ class EpisodicReplayBuffer(ReplayBuffer):
                 final_observations=self._rule.has_final_observations,
                 seed=seed,
             ),
+        )
+        self._state = EpisodicState(
+            self._spec.fields,
+            self._table,
+            self._storage,
+            self._usage,
+            self._writer,
+            self._rule,
+            self._reader,
+            self._lock,
+            self._batch_size,
+            self._max_frames,
         )
         self.name_prefix = name_prefix
 
@@ -258,6 +273,7 @@ class EpisodicReplayBuffer(ReplayBuffer):
         """Frames held now, int64 `[]`: a tensor, so that inside a `tf.function` it stays live."""
         if tf.executing_eagerly():
             return tf.constant(self._table.num_frames, tf.int64)
+        self._is_traced = True
         return self._table.cursors_in_graph()[2]
 
     # Writing

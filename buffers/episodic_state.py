@@ -93,6 +93,7 @@ class EpisodicState:
         """
         table, usage = self._table, self._usage
         with self._lock:
+            reading, graph_seeds = self._reader.state()
             ids, rows = table.frames()
             episodes = table.ids()
             values = {
@@ -106,11 +107,12 @@ class EpisodicState:
                 "evicted_unsampled": usage.evicted_unsampled,
                 "page_rows": table.pages.page_rows,
                 "loose_flag": self._rule.loose_flag,
-                "seeds": self._reader.seeds(),
+                "reading": reading,
             }
             arrays = {
                 "states": table.states_of(episodes),
                 "open": self._writer.open_episodes,
+                "graph_seeds": graph_seeds,
                 "page_places": _ranks(table.places()),
                 "sampled_frames": np.packbits(usage.marked(rows)),
                 "sampled_episodes": np.packbits(usage.marked(usage.num_rows + table.slot(episodes))),
@@ -125,21 +127,22 @@ class EpisodicState:
             raise
         return BufferState(kind, self._fields, settings, values, arrays, HeldFrames(ids, frames), moment=moment)
 
-    def plan(self, state: BufferState, *, resize: bool) -> RestorePlan:
+    def plan(self, state: BufferState, *, resize: bool, same_seed: bool) -> RestorePlan:
         """What becomes of the buffer that takes this over; changes nothing.
 
         Where there is room for less, the oldest episodes go, whole, also those that are being written.
+
+        Args:
+          state: that was saved.
+          resize: whether settings differ that decide about the room there is, and about what is drawn.
+          same_seed: whether random numbers go on as well.
 
         Raises:
           ValueError: the state contradicts itself, or does not fit; the message says what.
         """
         table = self._table
         saved = _Saved.of(state, self._batch_size)
-        takes_seeds = (
-            self._reader.settings.seed is not None and state.settings.get("seed") == self._reader.settings.seed
-        )
-        if takes_seeds:
-            self._reader.check_seeds(saved.seeds)
+        self._reader.check_state(saved.reading, saved.graph_seeds)
         lengths = lengths_of(saved.states)
         kept_from = _oldest_that_fits(lengths, table.capacity, self._max_frames)
         if kept_from and not resize:
@@ -167,12 +170,16 @@ class EpisodicState:
             lock=self._lock,
             is_empty=table.next_id == 0,
             clear=clear,
-            finish=lambda: self._set(kept, takes_seeds=takes_seeds),
+            # Which kinds of samples were drawn before is of use where they can be drawn still.
+            prepare=None if resize else lambda: self._reader.prepare(saved.reading["kinds"]),
+            finish=lambda: self._set(kept, same_seed=same_seed),
             num_dropped=saved.num_frames - kept.num_frames,
         )
 
-    def _set(self, saved: _Saved, *, takes_seeds: bool) -> None:
+    def _set(self, saved: _Saved, *, same_seed: bool) -> None:
         table, usage, counters = self._table, self._usage, saved.counters
+        if table.num_added:  # since it was emptied; to rows that frames of the save were to be in
+            raise RuntimeError("another thread added while this buffer was restored: it is empty now.")
         table.rebuild(saved.oldest, saved.states, saved.page_places, saved.metadata)
         table.num_added, table.num_evicted = counters["num_added"], counters["num_evicted"]
         rows = rows_of_pages(lengths_of(saved.states), table.pages.page_rows)
@@ -185,8 +192,8 @@ class EpisodicState:
         )
         self._writer.restore(saved.open, counters["num_lost"])
         self._rule.restore_loose_flag(saved.loose_flag)
-        if takes_seeds:
-            self._reader.restore_seeds(saved.seeds)
+        if same_seed:
+            self._reader.restore(saved.reading, saved.graph_seeds)
 
     # Back to a moment
 
@@ -276,7 +283,8 @@ class _Saved:
       sampled_episodes: bool `[n]`.
       metadata: by episode.
       loose_flag: as `EpisodeRule.loose_flag`.
-      seeds: as `EpisodeReader.seeds`.
+      reading: as `EpisodeReader.state`.
+      graph_seeds: as `EpisodeReader.state`.
     """
 
     counters: Mapping[str, int]
@@ -288,7 +296,8 @@ class _Saved:
     sampled_episodes: Array
     metadata: Mapping[int, Mapping[str, Any]]
     loose_flag: str | None
-    seeds: Any
+    reading: Mapping[str, Any]
+    graph_seeds: Array
 
     @classmethod
     def of(cls, state: BufferState, batch_size: int) -> _Saved:
@@ -322,6 +331,9 @@ class _Saved:
         loose_flag = values.get("loose_flag")
         if loose_flag is not None and not isinstance(loose_flag, str):
             raise _damaged(f"loose_flag is {loose_flag!r}")
+        reading = values.get("reading")
+        if not isinstance(reading, Mapping):
+            raise _damaged(f"reading is {reading!r}")
         return cls(
             counters,
             states,
@@ -332,7 +344,8 @@ class _Saved:
             _bits(state, "sampled_episodes", len(states)),
             _metadata(state, oldest, next_id),
             loose_flag,
-            values.get("seeds"),
+            reading,
+            _array(state, "graph_seeds", np.int64, 3),
         )
 
     @property
