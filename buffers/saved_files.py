@@ -6,10 +6,12 @@ is quicker than any disk; it is no protection from somebody who means to deceive
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import io
 import math
 import os
+import threading
 import zlib
 from collections.abc import Generator, Sequence
 from types import TracebackType
@@ -18,6 +20,12 @@ from typing import Any
 import numpy as np
 
 from .nests import Array
+
+# Threads that wait for the disk.
+_NUM_WAITING = 8
+
+# Files that are open at a time, of the 1,024 that many systems allow.
+_MOST_OPEN = 200
 
 # A header of `npy_header` is shorter.
 _MOST_HEADER_BYTES = 2**16
@@ -51,31 +59,100 @@ class FileRecord:
         return cls(str(name), int(num_bytes), int(crc32))
 
 
-class ArrayFile:
-    """Writes one array part by part, into a new `.npy` file.
+class NewFiles:
+    """Writes the files of a save, and waits for the disk while others are written.
+
+    A file system confirms files together that wait together: some threads do nothing but wait.
 
     Args:
       folder: of the save.
-      name: of the file in it.
-      dtype: of the array.
-      shape: of the array.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with NewFiles(folder) as files:
+    ...         record = files.write_array("a.npy", np.arange(3))
+    ...         files.wait()
+    ...     read_array(folder, record)
+    array([0, 1, 2])
     """
 
-    def __init__(self, folder: str, name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> None:
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._pool = concurrent.futures.ThreadPoolExecutor(_NUM_WAITING)
+        self._waiting: list[concurrent.futures.Future[None]] = []
+        self._lock = threading.Lock()
+
+    def open_array(self, name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> ArrayFile:
+        """A new `.npy` file for an array of this dtype and shape, to be written part by part."""
+        return ArrayFile(self, name, npy_header(dtype, shape))
+
+    def write_array(self, name: str, array: Array) -> FileRecord:
+        """Writes a whole array."""
+        array = np.asarray(array)
+        with self.open_array(name, array.dtype, array.shape) as file:
+            file.append(array)
+            return file.finish()
+
+    def write_bytes(self, name: str, content: bytes) -> FileRecord:
+        """Writes a file that is no array."""
+        with ArrayFile(self, name, content) as file:
+            return file.finish()
+
+    def sync_later(self, file: io.FileIO) -> None:
+        """Waits for the disk, and closes the file, in another thread."""
+        with self._lock:
+            self._waiting.append(self._pool.submit(_sync_and_close, file))
+            first = self._waiting.pop(0) if len(self._waiting) > _MOST_OPEN else None
+        if first is not None:
+            first.result()
+
+    def wait(self) -> None:
+        """Returns when all that was written so far is on the disk.
+
+        Raises:
+          OSError: it cannot be.
+        """
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each.result()
+
+    def __enter__(self) -> NewFiles:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._pool.shutdown()
+
+
+class ArrayFile:
+    """A file of a save that is being written.
+
+    Args:
+      files: of the save.
+      name: of the file in its folder.
+      beginning: what it begins with.
+    """
+
+    def __init__(self, files: NewFiles, name: str, beginning: bytes) -> None:
+        self._files = files
         self._name = name
-        self._file = open(os.path.join(folder, name), "xb", buffering=0)
+        self._file: io.FileIO | None = open(os.path.join(files.folder, name), "xb", buffering=0)
         self._crc32 = 0
         self._num_bytes = 0
-        self._write(npy_header(dtype, shape))
+        self._write(self._file, beginning)
 
     def append(self, part: Array) -> None:
         """The next part, as raw bytes in C order."""
-        self._write(_bytes_of(np.ascontiguousarray(part)))
+        if self._file is None:
+            raise ValueError(f"{self._name!r} is finished.")
+        self._write(self._file, _bytes_of(np.ascontiguousarray(part)))
 
-    def close(self) -> FileRecord:
-        """When all of it is on the disk: what a save says of it."""
-        os.fsync(self._file.fileno())
-        self._file.close()
+    def finish(self) -> FileRecord:
+        """What a save says of it; it is on the disk when `NewFiles.wait` returns."""
+        file, self._file = self._file, None
+        if file is not None:
+            self._files.sync_later(file)
         return FileRecord(self._name, self._num_bytes, self._crc32)
 
     def __enter__(self) -> ArrayFile:
@@ -84,37 +161,19 @@ class ArrayFile:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
-    def _write(self, data: bytes | memoryview) -> None:
+    def _write(self, file: io.FileIO, data: bytes | memoryview) -> None:
         self._crc32 = zlib.crc32(data, self._crc32)
         self._num_bytes += len(data)
         while len(data):
-            data = data[self._file.write(data) :]
+            data = data[file.write(data) :]
 
 
-def write_array(folder: str, name: str, array: Array) -> FileRecord:
-    """Writes a whole array.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     record = write_array(folder, "a.npy", np.arange(3))
-    ...     read_array(folder, record)
-    array([0, 1, 2])
-    """
-    array = np.asarray(array)
-    with ArrayFile(folder, name, array.dtype, array.shape) as file:
-        file.append(array)
-        return file.close()
-
-
-def write_bytes(folder: str, name: str, content: bytes) -> FileRecord:
-    """Writes a file that is no array."""
-    with open(os.path.join(folder, name), "xb") as file:
-        file.write(content)
-        file.flush()
+def _sync_and_close(file: io.FileIO) -> None:
+    with file:
         os.fsync(file.fileno())
-    return FileRecord(name, len(content), zlib.crc32(content))
 
 
 def npy_header(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:

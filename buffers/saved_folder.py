@@ -27,7 +27,7 @@ from .buffer_state import BufferState, HeldFrames
 from .fields import Field
 from .pending_folder import PendingFolder, remove_folder
 from .saved_fields import fields_from_plain, fields_to_plain
-from .saved_files import FileRecord, check_size, read_array, write_array, write_bytes
+from .saved_files import FileRecord, NewFiles, check_size, read_array
 from .saved_frames import FolderFrames, KnownFrames, Segment, write_frames
 
 FORMAT = "replayfeed buffer"
@@ -170,7 +170,7 @@ def write_save(
     Args:
       path: the folder, made where it is not there.
       state: that a buffer gave.
-      step: of the training; a save of the same step is replaced.
+      step: of the training; another save of the same step stays as it is.
       extra: plain values to keep in the manifest.
       known: where frames are saved already, by the path of the part that they belong to.
       write_iterators: writes more files into a folder and returns their names; None: there are none.
@@ -184,7 +184,9 @@ def write_save(
         written: dict[str, tuple[Segment, ...]] = {}
         # First: what is delivered from now on is not in the save.
         names = [] if write_iterators is None else write_iterators(folder)
-        plain = _write_state(folder, "", "", state, known, written)
+        with NewFiles(folder) as files:
+            plain = _write_state(files, "", "", state, known, written)
+            files.wait()
         iterators = [_record_of(folder, name) for name in names]
         # Only now: another process may have saved to this folder meanwhile.
         saves, _ = find_saves(path)
@@ -200,7 +202,9 @@ def write_save(
             "state": plain,
         }
         body = json.dumps(manifest).encode()[:-1]
-        write_bytes(folder, _MANIFEST, body + _CHECKSUM + b"%d}" % zlib.crc32(body))
+        with NewFiles(folder) as files:
+            files.write_bytes(_MANIFEST, body + _CHECKSUM + b"%d}" % zlib.crc32(body))
+            files.wait()
         name = f"step-{step:012d}"
         taken = os.listdir(path)
         final = next(each for each in (name, *(f"{name}.{i}" for i in range(1, len(taken) + 2))) if each not in taken)
@@ -209,9 +213,6 @@ def write_save(
     except BaseException:
         pending.discard()
         raise
-    for save in saves:
-        if save.step == step:
-            remove_folder(save.path, "save")
     place = os.path.join(path, final)
     known_now = {part: KnownFrames.of(place, segments) for part, segments in written.items()}
     new_bytes = sum(size for size, links in sizes if links == 1)
@@ -219,20 +220,24 @@ def write_save(
 
 
 def remove_old(path: str, keep_last: int | None, keep_every: int | None) -> tuple[str, ...]:
-    """Removes saves as `keep_last` and `keep_every` say; returns their names."""
+    """Removes saves as `keep_last` and `keep_every` say; returns their names.
+
+    Of several of one step that would stay for ever the last one does.
+    """
     if keep_last is None:
         return ()
     saves, _ = find_saves(path)
     removed = []
-    for save in saves[:-keep_last]:
-        if keep_every is None or save.step % keep_every:
+    for index, save in enumerate(saves[:-keep_last]):
+        is_replaced = any(later.step == save.step for later in saves[index + 1 :])
+        if keep_every is None or save.step % keep_every or is_replaced:
             remove_folder(save.path, "save")
             removed.append(save.name)
     return tuple(removed)
 
 
 def _write_state(
-    folder: str,
+    files: NewFiles,
     part: str,
     prefix: str,
     state: BufferState,
@@ -241,12 +246,12 @@ def _write_state(
 ) -> dict[str, Any]:
     frames = None
     if state.frames is not None:
-        segments = write_frames(folder, prefix, state.frames, state.fields, known.get(part))
+        segments = write_frames(files, prefix, state.frames, state.fields, known.get(part))
         written[part] = segments
         ids = state.frames.ids
         id_file = None
         if not isinstance(ids, range):
-            id_file = write_array(folder, f"{prefix}ids.npy", ids).to_plain()
+            id_file = files.write_array(f"{prefix}ids.npy", ids).to_plain()
         frames = {
             "ids": [ids.start, ids.stop, ids.step] if isinstance(ids, range) else None,
             "id_file": id_file,
@@ -261,12 +266,12 @@ def _write_state(
         "settings": dict(state.settings),
         "values": dict(state.values),
         "arrays": {
-            name: write_array(folder, f"{prefix}array.{quote(name.replace(' ', '-'), safe='')}.npy", array).to_plain()
+            name: files.write_array(f"{prefix}array.{quote(name.replace(' ', '-'), safe='')}.npy", array).to_plain()
             for name, array in sorted(state.arrays.items())
         },
         "frames": frames,
         "parts": {
-            name: _write_state(folder, _join(part, name), f"{prefix}part-{index}.", inner, known, written)
+            name: _write_state(files, _join(part, name), f"{prefix}part-{index}.", inner, known, written)
             for index, (name, inner) in enumerate(sorted(state.parts.items()))
         },
     }

@@ -20,7 +20,7 @@ import numpy as np
 from .buffer_state import HeldFrames, LiveFrames, Put, id_array
 from .fields import Field
 from .nests import Array
-from .saved_files import ArrayFile, FileRecord, check_size, npy_header, read_array, read_parts, write_array
+from .saved_files import FileRecord, NewFiles, check_size, npy_header, read_array, read_parts
 
 # A segment has so many bytes, or a share of all frames where that is more.
 _SEGMENT_BYTES = 16 * 2**20
@@ -107,12 +107,12 @@ class KnownFrames:
 
 
 def write_frames(
-    folder: str, prefix: str, frames: HeldFrames, fields: Sequence[Field], known: KnownFrames | None
+    files: NewFiles, prefix: str, frames: HeldFrames, fields: Sequence[Field], known: KnownFrames | None
 ) -> tuple[Segment, ...]:
     """Writes live frames into the folder of a save, linking what is known.
 
     Args:
-      folder: of the save.
+      files: of the save.
       prefix: what the names of its files begin with.
       frames: whose `source` is a `LiveFrames`.
       fields: of a frame.
@@ -126,14 +126,14 @@ def write_frames(
         raise TypeError(f"frames must be those of a buffer, got {live!r}.")
     frame_bytes = sum(field.num_bytes for field in fields)
     num = max(1, _SEGMENT_BYTES // frame_bytes, int(len(frames.ids) * _SEGMENT_SHARE))
-    linked, rest = _link(folder, frames, known, small=num // 4)
+    linked, rest = _link(files.folder, frames, known, small=num // 4)
     for places in _but_for(rest, len(frames.ids)):
         live.skip(places)
     new = [part[start : start + num] for part in rest for start in range(0, len(part), num)]
     names = _free_names(f"{prefix}frames-", linked, len(new))
 
     def write(name: str, places: range | Array) -> Segment:
-        return _write_segment(folder, name, frames, live, fields, places)
+        return _write_segment(files, name, frames, live, fields, places)
 
     with concurrent.futures.ThreadPoolExecutor(_NUM_THREADS) as pool:
         written = list(pool.map(write, names, new))
@@ -231,7 +231,7 @@ class FolderFrames:
 
 
 def _write_segment(
-    folder: str, name: str, frames: HeldFrames, live: LiveFrames, fields: Sequence[Field], places: range | Array
+    files: NewFiles, name: str, frames: HeldFrames, live: LiveFrames, fields: Sequence[Field], places: range | Array
 ) -> Segment:
     ids = frames.ids
     chosen: slice | Array = slice(places.start, places.stop) if isinstance(places, range) else places
@@ -242,23 +242,23 @@ def _write_segment(
         own = _as_range(id_array(ids)[chosen])
     num, most = len(places), _rows_a_part(fields)
     with contextlib.ExitStack() as stack:
-        files = [
+        opened = [
             stack.enter_context(
-                ArrayFile(folder, f"{name}.{_file_name(index, field.path)}", saved_dtype(field), (num, *field.shape))
+                files.open_array(f"{name}.{_file_name(index, field.path)}", saved_dtype(field), (num, *field.shape))
             )
             for index, field in enumerate(fields)
         ]
         for start in range(0, num, most):
             part = places[start : start + most]
             leaves = live.read(slice(part.start, part.stop) if isinstance(part, range) else part)
-            for file, leaf in zip(files, leaves, strict=True):
+            for file, leaf in zip(opened, leaves, strict=True):
                 file.append(leaf)
-        written = tuple(file.close() for file in files)
+        written = tuple(file.finish() for file in opened)
     columns = {
-        column: write_array(folder, f"{name}.column.{column}.npy", values[chosen])
+        column: files.write_array(f"{name}.column.{column}.npy", values[chosen])
         for column, values in frames.columns.items()
     }
-    id_file = None if isinstance(own, range) else write_array(folder, f"{name}.ids.npy", own)
+    id_file = None if isinstance(own, range) else files.write_array(f"{name}.ids.npy", own)
     return Segment(own, written, columns, id_file)
 
 

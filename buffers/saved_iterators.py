@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import tensorflow as tf
 
-from .saved_files import FileRecord, check_size, read_bytes, write_bytes
+from .saved_files import FileRecord, NewFiles, check_size, read_bytes
 
 _INDEX = "iterators.json"
 _FORMAT = "replayfeed iterators"
@@ -124,12 +124,14 @@ def save_iterators(folder: str, iterators: Mapping[str, Any], *, timeout_s: floa
     for name, iterator in iterators.items():
         _handle(name, iterator)
     known: dict[str, Any] = {}
-    for index, (name, iterator) in enumerate(iterators.items()):
-        state = _state_of(name, iterator, timeout_s=timeout_s)
-        record = write_bytes(folder, f"iterators.{index}.state", state)
-        known[name] = {"file": record.to_plain(), "elements": _elements(iterator)}
-    content = {"format": _FORMAT, "version": _VERSION, "tensorflow": tf.__version__, "iterators": known}
-    write_bytes(folder, _INDEX, json.dumps(content).encode())
+    with NewFiles(folder) as files:
+        for index, (name, iterator) in enumerate(iterators.items()):
+            state = _state_of(name, iterator, timeout_s=timeout_s)
+            record = files.write_bytes(f"iterators.{index}.state", state)
+            known[name] = {"file": record.to_plain(), "elements": _elements(iterator)}
+        content = {"format": _FORMAT, "version": _VERSION, "tensorflow": tf.__version__, "iterators": known}
+        files.write_bytes(_INDEX, json.dumps(content).encode())
+        files.wait()
     return [*(plain["file"][0] for plain in known.values()), _INDEX]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import operator
 import os
 import time
 import warnings
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _MOST_MARKS = 1000
 _TELL_EVERY_S = 5.0
+_LARGE_BYTES = 10**9
 
 _logger = logging.getLogger(__name__)
 
@@ -46,7 +48,7 @@ def save(
     """See `Restorable.save`."""
     place = _local(path)
     if step is not None:
-        _check_step(step)
+        step = _as_step(step)
     check_count("keep_last", keep_last, optional=True)
     check_count("keep_every", keep_every, optional=True)
     if keep_every is not None and keep_last is None:
@@ -101,7 +103,7 @@ def restore(
     """See `Restorable.restore`."""
     place = _local(path)
     if step is not None:
-        _check_step(step)
+        step = _as_step(step)
     if cut_back and step is None:
         raise ValueError("cut_back=True leaves out what was added after a step: give step too.")
     started = time.monotonic()
@@ -176,7 +178,16 @@ def set_state(buffer: Restorable, state: Mapping[str, Any], on_mismatch: OnMisma
 
 def to_bytes(buffer: Restorable) -> bytes:
     """See `Restorable.serialize`."""
-    return dict_to_bytes(get_state(buffer))
+    state = get_state(buffer)
+    content = dict_to_bytes(state)
+    if len(content) > _LARGE_BYTES:
+        _logger.warning(
+            "a tf.train.Checkpoint takes this %s whole, through memory, which needs about six times its %.1f GB; "
+            "Checkpoint(buffer=buffer.saved_in(folder)) needs none.",
+            type(buffer).__name__,
+            len(content) / 1e9,
+        )
+    return content
 
 
 def from_bytes(buffer: Restorable, content: bytes) -> None:
@@ -186,7 +197,7 @@ def from_bytes(buffer: Restorable, content: bytes) -> None:
 
 def mark_step(buffer: Restorable, step: int) -> None:
     """See `Restorable.mark_step`."""
-    _check_step(step)
+    step = _as_step(step)
     moment = buffer._moment()
     if moment is None:
         raise ValueError(
@@ -408,11 +419,13 @@ def _saving(buffer: Restorable) -> Iterator[None]:
         lock.release()
 
 
-def _check_step(step: Any) -> None:
+def _as_step(step: Any) -> int:
     if isinstance(step, bool) or not hasattr(step, "__index__"):
         raise TypeError(f"step must be an int, got {step!r}.")
-    if step < 0:
+    number = operator.index(step)
+    if number < 0:
         raise ValueError(f"step must be at least 0, got {step!r}.")
+    return number
 
 
 def _local(path: str | os.PathLike[str]) -> str:

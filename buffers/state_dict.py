@@ -117,6 +117,9 @@ def dict_from_bytes(content: bytes) -> dict[str, Any]:
     Raises:
       ValueError: it is not that, or damaged.
     """
+    if not content.startswith(b"PK"):
+        hint = "; buffer.saved_in(folder) wrote it, and reads it" if content.startswith(b"{") else ""
+        raise ValueError(f"these bytes are no state of a buffer{hint}.")
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as loaded:
             arrays = {name: loaded[name] for name in loaded.files}
