@@ -29,7 +29,7 @@ def ordered_plan(
     """
 
     def make(planner: _Planner, _: Array) -> tuple[Array, ...]:
-        return *visit(planner), np.float32(1)
+        return *visit(planner), np.array(1, np.float32)
 
     return _plans(tf.data.Dataset.range(1), planner, make, num_columns)
 
@@ -60,7 +60,7 @@ def shuffled_plans(
     def make(planner: _Planner, entropy: Array) -> tuple[Array, ...]:
         columns = visit(planner)
         order = np.random.default_rng(entropy).permutation(len(columns[0]))
-        return *(column[order] for column in columns), np.float32(1 / len(order))
+        return *(column[order] for column in columns), np.array(1 / len(order), np.float32)
 
     numbers = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True).enumerate().take(num_plans)
     # The index keeps passes apart whose random numbers, of 32 bits, happen to be equal.
