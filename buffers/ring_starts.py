@@ -208,6 +208,11 @@ class WindowStarts:
         """From now on `substitute` draws; graphs made before follow once `FrameFlags.tell_graphs` was called."""
         self._substitute = substitute
 
+    @property
+    def current(self) -> WindowStarts:
+        """What draws now: its substitute, or itself."""
+        return self if self._substitute is None else self._substitute.current
+
     def count(self) -> int:
         """Eligible windows now; the caller keeps writers away."""
         if self._substitute is not None:

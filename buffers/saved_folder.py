@@ -101,8 +101,9 @@ class Written:
 
 
 def is_save(path: str) -> bool:
-    """Whether this is the folder of one save, and not one that saves are in."""
-    return os.path.isfile(os.path.join(path, _MANIFEST))
+    """Whether this is the folder of one save, or what is left of it, and not one that saves are in."""
+    has_its_name = _NAME.fullmatch(os.path.basename(os.path.abspath(path))) is not None
+    return os.path.isfile(os.path.join(path, _MANIFEST)) or (has_its_name and os.path.isdir(path))
 
 
 def open_save(path: str) -> SavedFolder:

@@ -145,6 +145,6 @@ class SavedRing(Restorable):
             usage=self._usage,
             flags=self._flags,
             listener=self._listener,
-            kinds={window: sampler.starts for window, sampler in self._samplers.items()},
+            kinds={window: sampler.starts.current for window, sampler in self._samplers.items()},
             tells_starts=self._writer.tells_starts,
         )

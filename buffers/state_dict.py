@@ -71,6 +71,9 @@ def state_from_dict(state: Any) -> BufferState:
     fields = fields_from_plain(state["spec"])
     frames = None
     if state["frames"] is not None:
+        lacking = [name for name in ("ids", "fields", "columns") if name not in state["frames"]]
+        if lacking:
+            raise ValueError(f"the state's frames lack {', '.join(lacking)}: it is not whole.")
         ids = np.asarray(state["frames"]["ids"], np.int64)
         columns = {name: np.asarray(column) for name, column in state["frames"]["columns"].items()}
         frames = HeldFrames(ids, _ArrayFrames(state["frames"]["fields"], fields, len(ids)), columns)
