@@ -149,7 +149,7 @@ class SavedRollout(Restorable):
             )
 
     def _plan_restore(self, state: BufferState, *, resize: bool) -> RestorePlan:
-        random = state.values.get("random")
+        random: Any = state.values.get("random")
         check_random_state("random", random)
         here = self._settings()
         same_seed = state.settings["seed"] == here["seed"]
