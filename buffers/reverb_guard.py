@@ -265,6 +265,8 @@ def _watch_server(link: ServerLink, alarm: tf.queue.FIFOQueue, timeout_s: float,
                     alarm.enqueue(True)
             continue
         look()
+        if info is not None:
+            link.note_age(info)
         watch = Watch(link, timeout_s)
         if is_silent:
             is_silent = False

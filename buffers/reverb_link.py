@@ -27,6 +27,8 @@ _T = TypeVar("_T")
 _POLL_SECONDS = 0.02
 _END_SECONDS = 3.0
 _LEAVE_SECONDS = 0.05
+# The time that a table's thread says it has run, as a share of the true one: at least.
+_CLEARLY = 0.9
 # A call looks this often whether its buffer was closed.
 _CALL_SLICE_SECONDS = 0.25
 FIRST_LINE_SECONDS = 1.0
@@ -62,6 +64,8 @@ class ServerLink:
         self._idle: list[_Calls] = []
         self._num_in_python = 0
         self._ever_waited = False
+        # Whether the server was started anew since datasets run.
+        self.was_replaced = False
         self._nobody_in_python = threading.Condition()
         tables = self.tables()
         owners = _owners_of_tables_beside(tables)
@@ -75,6 +79,7 @@ class ServerLink:
                 f"its priorities, and is not to be opened: open {owners[table]!r}."
             )
         self.first_info = tables[table]
+        self._age_s, self._known_since = _age_s(tables[table]), time.monotonic()
         self.table_names = tuple(sorted(tables))
         self.own_table_names = tuple(own_names)
 
@@ -113,6 +118,17 @@ class ServerLink:
         """
         # Reverb takes whole seconds, and takes 0 for ever.
         return self.client.server_info(timeout=max(1, int(min(seconds, 2.0))))
+
+    def note_age(self, info: Any) -> None:
+        """Sees whether the server was started anew: its table's thread has run for less than before, or since then.
+
+        Args:
+          info: the table's `TableInfo`; called every second while datasets run.
+        """
+        age_s = _age_s(info)
+        known_s = _CLEARLY * (time.monotonic() - self._known_since) - 1.0
+        self.was_replaced = self.was_replaced or age_s < max(self._age_s, known_s)
+        self._age_s = age_s
 
     def no_answer(self) -> str:
         """What is said of a silent server."""
@@ -227,6 +243,11 @@ class Watch:
             self._next_line = now + self._interval_s
         if now - self._start >= self._timeout_s:
             raise WaitTimeoutError(f"{what}; gave up after {self._timeout_s:g} s{more}.")
+
+
+def _age_s(info: Any) -> float:
+    """How long a table's thread has run, by its `TableInfo`."""
+    return sum(spent_ms for _, spent_ms in info.table_worker_time.ListFields()) / 1000
 
 
 def _owners_of_tables_beside(tables: Mapping[str, Any]) -> dict[str, str]:

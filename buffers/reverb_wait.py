@@ -118,11 +118,18 @@ class WaitStage:
         # Reverb itself waits for so long; and that nobody draws is known from the second look on.
         patience = max(self._timeout_s, SESSION_SECONDS)
         state = limiter_state(info)
-        why, text = state.why_no_sample(), b""
-        if why is None or (before != state.samples and before != -1):
+        why, text, more = state.why_no_sample(), b"", ""
+        if why is None and before == state.samples and self._link.was_replaced:
+            # Reverb's reader of a server in its own process holds on to the tables of the one that was stopped; that of
+            # another process comes to the new one after some seconds.
+            why = f"server {self._link.address} was started anew, and this iterator still reads from the one before"
+            more = ". Make a new iterator of the dataset."
+        elif why is None or (before != state.samples and before != -1):
             began, line = now, now + min(FIRST_LINE_SECONDS, self._link.log_interval_s)
-        elif before != -1 and now - began >= patience:
-            text = f"{why}; waiting; gave up after {self._timeout_s:g} s{self._explain()}.".encode()
+        else:
+            more = f"{self._explain()}."
+        if more and before != -1 and now - began >= patience:
+            text = f"{why}; waiting; gave up after {self._timeout_s:g} s{more}".encode()
         if why is not None and now >= line:
             _logger.warning("%s; waiting", why)
             line = now + self._link.log_interval_s

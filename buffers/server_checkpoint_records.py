@@ -7,6 +7,8 @@ table, in `items.tfrecord` one an item, each table's in the order of their inser
 from __future__ import annotations
 
 import pathlib
+import struct
+import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -17,7 +19,10 @@ from .reverb_import import load_checkpoint_schema, load_schema, load_types
 TABLES_FILE = "tables.tfrecord"
 ITEMS_FILE = "items.tfrecord"
 _COMPRESSION = "ZLIB"
-_BATCH = 4096
+_BLOCK_BYTES = 1 << 20
+# Before a record its size, 8 bytes, and after both a checksum.
+_CHECKSUM_BYTES = 4
+_HEADER_BYTES = 8 + _CHECKSUM_BYTES
 
 
 def read_tables(path: pathlib.Path) -> dict[str, Any]:
@@ -27,7 +32,7 @@ def read_tables(path: pathlib.Path) -> dict[str, Any]:
       path: the checkpoint's folder.
 
     Raises:
-      tf.errors.DataLossError: the file cannot be read.
+      ValueError: the file cannot be read.
     """
     message = load_checkpoint_schema().PriorityTableCheckpoint
     tables = [message.FromString(record) for record in _records(path / TABLES_FILE)]
@@ -41,7 +46,7 @@ def read_items(path: pathlib.Path) -> Iterator[Any]:
       path: the checkpoint's folder.
 
     Raises:
-      tf.errors.DataLossError: the file cannot be read.
+      ValueError: the file cannot be read.
     """
     message = load_schema().PrioritizedItem
     return (message.FromString(record) for record in _records(path / ITEMS_FILE))
@@ -89,6 +94,22 @@ def message_of(table: Any) -> Any:
 
 
 def _records(path: pathlib.Path) -> Iterator[bytes]:
-    records = tf.data.TFRecordDataset(str(path), compression_type=_COMPRESSION).batch(_BATCH)
-    for batch in records.as_numpy_iterator():
-        yield from batch
+    """The records of a file, one after the other; without tf.data, whose threads a dataset may keep busy."""
+    stream, pending = zlib.decompressobj(), b""
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            try:
+                pending += stream.decompress(block)
+            except zlib.error as error:
+                raise ValueError(f"{path} cannot be read ({error}).") from error
+            position = 0
+            while len(pending) >= position + _HEADER_BYTES:
+                (size,) = struct.unpack_from("<Q", pending, position)
+                end = position + _HEADER_BYTES + size + _CHECKSUM_BYTES
+                if end > len(pending):
+                    break
+                yield pending[position + _HEADER_BYTES : end - _CHECKSUM_BYTES]
+                position = end
+            pending = pending[position:]
+    if pending or not stream.eof:
+        raise ValueError(f"{path} is cut short.")

@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-import tensorflow as tf
-
 from .item_selectors import selector_from
 from .rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio, bounds_from
 from .reverb_import import load_reverb, load_types
@@ -30,8 +28,8 @@ _logger = logging.getLogger(__name__)
 OnMismatch = Literal["error", "keep", "override"]
 ON_MISMATCH = ("error", "keep", "override")
 _LOG_SECONDS = 5.0
-# What Reverb and TensorFlow raise where a file cannot be loaded.
-_LOAD_ERRORS = (RuntimeError, ValueError, MemoryError, tf.errors.OpError)
+# What Reverb, and what reads its files, raise where a file cannot be loaded.
+_LOAD_ERRORS = (RuntimeError, ValueError, MemoryError)
 
 
 @dataclasses.dataclass(frozen=True)

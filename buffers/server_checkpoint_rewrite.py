@@ -61,7 +61,7 @@ def rewrite(source: pathlib.Path, target: pathlib.Path, asked: Mapping[str, Any]
       Of each stored table, and each new scan table, what went.
 
     Raises:
-      tf.errors.DataLossError: the source cannot be read.
+      ValueError: the source cannot be read.
     """
     records = read_tables(source)
     items: dict[str, list[Any]] = {name: [] for name in records}

@@ -16,8 +16,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from .base import WaitTimeoutError
 from .reverb_control import CONTROL_TABLE, CheckpointReport, ServerStatus, read_status, step_of, tell_step, write_status
 from .reverb_import import load_grpc, load_reverb
@@ -298,7 +296,7 @@ def clean_up(folder: pathlib.Path) -> None:
         if problem is None:
             try:
                 report = adopt(path, folder, (), _step_in(path))
-            except tf.errors.OpError as error:
+            except ValueError as error:
                 problem = f"{type(error).__name__}: {error}"
             else:
                 _logger.warning("checkpoint %s was finished by Reverb when its server ended", report.path)

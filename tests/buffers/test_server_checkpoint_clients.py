@@ -109,6 +109,28 @@ def test_fr_039_a_server_that_is_killed_comes_back_with_its_checkpoint_and_clien
     old.close()
 
 
+def test_an_iterator_that_reads_from_a_server_that_is_gone_in_its_own_process_says_so_and_a_new_one_goes_on(
+    tmp_path, caplog
+):
+    """Reverb's reader holds on to the tables of a server in its own process, and would wait for ever."""
+    server = ReplayServer([TABLE], checkpoint_dir=tmp_path)
+    with ReverbReplayBuffer(COUNTER, "replay", 1, server.address, timeout_s=2.0, log_interval_s=1.0) as buffer:
+        buffer.add_sequence([[1, 2, 3]])
+        buffer.checkpoint()
+        dataset = buffer.as_dataset(2)
+        iterator = iter(dataset)
+        next(iterator)
+        server.stop()
+        with ReplayServer([TABLE], server.port, checkpoint_dir=tmp_path):
+            anew = "was started anew, and this iterator still reads from the one before; waiting"
+            with pytest.raises(tf.errors.InvalidArgumentError, match=anew + "; gave up after 2 s. Make a new iterator"):
+                for _ in range(100_000):
+                    next(iterator)
+            assert f"server {server.address} {anew}" in caplog.text
+            assert set(next(iter(dataset))[0].numpy().tolist()) <= {1, 2, 3}
+            assert int(buffer.sample()[0]) in {1, 2, 3}
+
+
 def test_a_kill_at_any_moment_of_a_checkpoint_leaves_the_last_complete_one(start, tmp_path):
     """FR-033."""
     rng = np.random.default_rng(3)
