@@ -24,11 +24,15 @@ from .reverb_agents import ReverbAgentTables
 from .reverb_agents_adds import MomentIds
 from .reverb_agents_tables import agent_tables
 from .reverb_buffer import ReverbReplayBuffer
+from .reverb_control import CheckpointReport
 from .reverb_episodic import ReverbEpisodicReplayBuffer
 from .reverb_group import ReverbTableGroup
 from .reverb_preload import preloaded_server
 from .rollout import RolloutBuffer
 from .rollout_minibatches import RolloutInfo
+from .save_reports import RestoreReport, SaveReport
+from .saved_beside import SavedBeside
+from .saved_iterators import SavedIterator
 from .server import ReplayServer
 from .spec import DataSpec, Transition
 from .stats import BufferStats, PriorityAge, WindowCount
@@ -44,6 +48,7 @@ __all__ = [
     "BufferConfig",
     "BufferInfo",
     "BufferStats",
+    "CheckpointReport",
     "DataSpec",
     "EmptyBufferError",
     "Episode",
@@ -67,6 +72,7 @@ __all__ = [
     "ReplayBuffer",
     "ReplayServer",
     "ReservoirReplayBuffer",
+    "RestoreReport",
     "ReverbAgentTables",
     "ReverbEpisodicReplayBuffer",
     "ReverbReplayBuffer",
@@ -74,6 +80,9 @@ __all__ = [
     "RolloutBuffer",
     "RolloutInfo",
     "SampleToInsertRatio",
+    "SaveReport",
+    "SavedBeside",
+    "SavedIterator",
     "Stack",
     "StatefulEpisodicReplayBuffer",
     "TFPrioritizedReplayBuffer",

@@ -80,13 +80,15 @@ class FrameStorage:
 
     def write(self, rows: slice | Array, leaves: Sequence[Array]) -> None:
         """Copies `leaves` `[n, ...]` into `n` rows: a slice, or their numbers."""
-        self._tell_watcher(rows)
+        if self._watcher is not None:
+            self._tell_watcher(rows)
         for view, leaf in zip(self._views, leaves, strict=True):
             view[rows] = leaf
 
     def write_sequence(self, rows: slice, leaves: Sequence[Array], batch_size: int) -> None:
         """Copies `leaves` `[B, T, ...]` into `T * B` consecutive rows, all streams of a step side by side."""
-        self._tell_watcher(rows)
+        if self._watcher is not None:
+            self._tell_watcher(rows)
         for view, leaf in zip(self._views, leaves, strict=True):
             target = view[rows]
             if batch_size == 1:
@@ -129,7 +131,8 @@ class FrameStorage:
 
     def write_raw(self, rows: slice | Array, leaves: Sequence[Array]) -> None:
         """Copies what `copy_raw` returned, uint8 `[n, num_bytes of the field]`, into `n` rows."""
-        self._tell_watcher(rows)
+        if self._watcher is not None:
+            self._tell_watcher(rows)
         for group in self._groups:
             if len(group.fields) == 1:
                 group.records.view(np.uint8)[rows] = leaves[group.fields[0]]

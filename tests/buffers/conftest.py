@@ -238,6 +238,18 @@ class OneAgent(ReplayBuffer):
     def stats(self) -> BufferStats:
         return self._agents.stats(self._policy)
 
+    def save(self, path: Any, **arguments: Any) -> Any:
+        return self._agents.save(path, **arguments)
+
+    def restore(self, path: Any, on_mismatch: Any = "error", **arguments: Any) -> Any:
+        return self._agents.restore(path, on_mismatch, **arguments)
+
+    def get_state(self) -> Any:
+        return self._agents.get_state()
+
+    def set_state(self, state: Any, on_mismatch: Any = "error") -> Any:
+        return self._agents.set_state(state, on_mismatch)
+
     def flush(self) -> None:
         self._agents.flush()
 
@@ -297,11 +309,13 @@ BACKENDS = {
 }
 
 # A buffer of episodes gives whole ones where others give frames; a reservoir holds no streams, so no windows of them; a
-# buffer of many agents is told by present=, not by streams=, which environments bring frames.
+# buffer of many agents is told by present=, not by streams=, which environments bring frames; what a server holds it keeps
+# itself.
 _NOT_FOR = {
     "by_frames": ("[episodic",),
     "by_streams": ("[reservoir",),
     "by_some_streams": ("[independent", "[lockstep"),
+    "in_process": ("[served",),
 }
 
 
