@@ -6,6 +6,7 @@ threads draw meanwhile, or set as priorities, is before or after the moment for 
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -17,6 +18,8 @@ from .base import ReplayBuffer
 from .buffer_state import BufferState, RestorePlan
 from .nests import Array
 from .saving import check_fits
+
+_logger = logging.getLogger(__name__)
 
 # The name of the part that the one buffer of a lockstep is, which has no policy.
 _MOMENTS = "moments"
@@ -145,7 +148,7 @@ class MultiAgentState:
             kind=kind,
             fields=(),
             settings=settings,
-            values={"loose_flags": loose_flags},
+            values={"agents": list(self._known.given), "loose_flags": loose_flags},
             arrays=held,
             parts=parts,
             moment=_moment(moments, held, loose_flags),
@@ -164,6 +167,9 @@ class MultiAgentState:
                 f"the state holds buffers of {_listed(state.parts)}, and this is one of {_listed(self._parts)}."
             )
         held, loose_flags = self._checked(agents, state.arrays, state.values.get("loose_flags"))
+        given = state.values.get("agents")
+        if not isinstance(given, list) or sorted(given) != sorted(self._known.given):
+            raise ValueError(f"the state's 'agents': expected {_listed(self._known.given)}, got {given!r}.")
         plans = {}
         for part, buffer in self._parts.items():
             try:
@@ -177,6 +183,7 @@ class MultiAgentState:
             for buffer in self._replaced:
                 buffer.close()
             self._replaced = []
+            self._tell_numbers(given)
 
         return RestorePlan(
             places=slice(0, 0),
@@ -221,6 +228,16 @@ class MultiAgentState:
             num = sum(buffer._cut_back(moment["parts"][part]) for part, buffer in self._parts.items())
             agents.take_over(held, loose_flags)
         return num
+
+    def _tell_numbers(self, given: list[str]) -> None:
+        if not self._is_lockstep and given != list(self._known.given):
+            _logger.warning(
+                "the agents were given in another order when this buffer was saved: info.agents numbers them as %s "
+                "now, and did as %s. Batches that wait in saved iterators, and what was learned of these numbers, go "
+                "by the old ones.",
+                list(self._known.given),
+                given,
+            )
 
     def _agents(self) -> HeldAgents:
         if self._agents_in_process is None:
