@@ -318,8 +318,11 @@ def _common(some: Array | range, others: Array | range) -> tuple[slice | Array, 
         start, stop = max(some.start, others.start), min(some.stop, others.stop)
         stop = max(start, stop)
         return slice(start - some.start, stop - some.start), slice(start - others.start, stop - others.start)
-    _, first, second = np.intersect1d(id_array(some), id_array(others), assume_unique=True, return_indices=True)
-    return first, second
+    ids, known = id_array(some), id_array(others)
+    found = np.searchsorted(known, ids)
+    shared = found < len(known)
+    shared[shared] = known[found[shared]] == ids[shared]
+    return np.flatnonzero(shared), found[shared]
 
 
 def _as_range(ids: Array) -> Array | range:

@@ -346,10 +346,13 @@ def _writer(plan: RestorePlan, paths: list[str]) -> Callable[[slice | Array, lis
             index: slice | Array = slice(start - wanted.start, stop - wanted.start)
         else:
             numbers = np.arange(places.start, places.stop) if isinstance(places, slice) else places
-            chosen = np.arange(wanted.start, wanted.stop) if isinstance(wanted, slice) else wanted
-            found = np.searchsorted(chosen, numbers)
-            taken = found < len(chosen)
-            taken[taken] = chosen[found[taken]] == numbers[taken]
+            if isinstance(wanted, slice):
+                found = numbers - wanted.start
+                taken = (found >= 0) & (numbers < wanted.stop)
+            else:
+                found = np.searchsorted(wanted, numbers)
+                taken = found < len(wanted)
+                taken[taken] = wanted[found[taken]] == numbers[taken]
             if not taken.any():
                 return
             index, leaves = found[taken], [leaf[taken] for leaf in leaves]
