@@ -57,23 +57,23 @@ def shuffled_plans(
       A dataset of `(*columns, chance)`: int64 `[m]`, and 1 / m as float32 `[]`.
     """
 
-    def make(planner: _Planner, entropy: Array) -> tuple[Array, ...]:
+    def make(planner: _Planner, *entropy: Array) -> tuple[Array, ...]:
         columns = visit(planner)
-        order = np.random.default_rng(entropy).permutation(len(columns[0]))
+        # The index keeps passes apart whose random numbers, of 32 bits, happen to be equal.
+        order = np.random.default_rng([int(each) for each in entropy]).permutation(len(columns[0]))
         return *(column[order] for column in columns), np.array(1 / len(order), np.float32)
 
     numbers = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True).enumerate().take(num_plans)
-    # The index keeps passes apart whose random numbers, of 32 bits, happen to be equal.
-    return _plans(numbers.map(lambda index, random: tf.stack([random, index])), planner, make, num_columns)
+    return _plans(numbers, planner, make, num_columns)
 
 
 def _plans(
     numbers: tf.data.Dataset, planner: _Planner, make: Callable[..., tuple[Array, ...]], num_columns: int
 ) -> tf.data.Dataset:
     @tf.autograph.experimental.do_not_convert
-    def plan(number: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def plan(*numbers: tf.Tensor) -> tuple[tf.Tensor, ...]:
         # This function holds the planner, and the dataset holds this function.
-        *columns, chance = call_weakly(planner, make, [number], [tf.int64] * num_columns + [tf.float32])
+        *columns, chance = call_weakly(planner, make, numbers, [tf.int64] * num_columns + [tf.float32])
         return *(tf.ensure_shape(column, [None]) for column in columns), tf.ensure_shape(chance, [])
 
     return numbers.map(plan)
