@@ -14,7 +14,7 @@ from .item_selectors import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Uniform
 # Stands for what has no plain value: whether there is one is all that can be compared.
 FUNCTION = "<function>"
 
-SELECTORS = {kind.__name__: kind for kind in (Uniform, Prioritized, Fifo, Lifo, MinHeap, MaxHeap)}
+_SELECTORS = (Uniform, Prioritized, Fifo, Lifo, MinHeap, MaxHeap)
 
 
 def settings_to_plain(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,16 +55,17 @@ def differences(stored: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str,
 def settings_from_plain(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Of `settings_to_plain`; those that have no plain value are left out.
 
-    >>> settings_from_plain({"max_length": 100, "beta": "<function>", "sampler": {"kind": "Prioritized", "alpha": 0.5}})
-    {'max_length': 100, 'sampler': Prioritized(alpha=0.5)}
+    >>> settings_from_plain({"max_length": 100, "beta": "<function>", "sampler": {"kind": "MaxHeap"}})
+    {'max_length': 100, 'sampler': MaxHeap()}
     """
     return {name: _from_plain(value) for name, value in plain.items() if not is_opaque(value)}
 
 
 def _from_plain(value: Any) -> Any:
-    if isinstance(value, Mapping) and value.get("kind") in SELECTORS:
-        return SELECTORS[value["kind"]](**{name: each for name, each in value.items() if name != "kind"})
-    return value
+    if not isinstance(value, Mapping):
+        return value
+    arguments = {name: each for name, each in value.items() if name != "kind"}
+    return next((kind(**arguments) for kind in _SELECTORS if kind.__name__ == value.get("kind")), value)
 
 
 def is_opaque(value: Any) -> bool:

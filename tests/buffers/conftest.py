@@ -309,8 +309,8 @@ BACKENDS = {
 }
 
 # A buffer of episodes gives whole ones where others give frames; a reservoir holds no streams, so no windows of them; a
-# buffer of many agents is told by present=, not by streams=, which environments bring frames; what a server holds it keeps
-# itself.
+# buffer of many agents is told by present=, not by streams=, which environments bring frames; what a server holds it
+# keeps itself.
 _NOT_FOR = {
     "by_frames": ("[episodic",),
     "by_streams": ("[reservoir",),
