@@ -58,11 +58,6 @@ class CheckpointRule:
     every_inserts: int | None
     keep_last: int | None
 
-    @property
-    def is_automatic(self) -> bool:
-        """Whether any is taken without being asked for."""
-        return self.every_s is not None or self.every_inserts is not None
-
 
 class ServerCheckpoints:
     """The checkpoints of one server; any number of threads may ask.
@@ -96,6 +91,7 @@ class ServerCheckpoints:
         self._ended = threading.Event()
         self._activity = self._counts()
         self._due = time.monotonic() + (rule.every_s or 0.0)
+        self._not_before = 0.0  # after an error
         write_status(self._client, status, step)
         self._thread = threading.Thread(target=self._run, name="replayfeed-checkpoints", daemon=True)
         self._thread.start()
@@ -158,24 +154,27 @@ class ServerCheckpoints:
             except Exception as error:  # told, and tried again
                 _logger.error("checkpoint into %s failed: %s: %s", self._folder, type(error).__name__, error)
                 self._say(dataclasses.replace(self._status, problem=f"{type(error).__name__}: {error}"))
-                self._due = time.monotonic() + (self._rule.every_s or _LINE_SECONDS)
+                self._not_before = time.monotonic() + max(_LINE_SECONDS, self._rule.every_s or 0.0)
 
     def _look(self) -> None:
+        now, every_s, every_inserts = time.monotonic(), self._rule.every_s, self._rule.every_inserts
+        if now < self._not_before:
+            return
         self._adopt_finished()
-        if not self._rule.is_automatic:
+        is_due = every_s is not None and now >= self._due
+        if not is_due and every_inserts is None:
             return
         counts = self._counts()
         inserts, samples = (after - before for after, before in zip(counts, self._activity, strict=True))
         if inserts < 0 or samples < 0:  # a table was emptied
             self._activity = (0, 0)
             return
-        every_s, every_inserts = self._rule.every_s, self._rule.every_inserts
         if every_inserts is not None and inserts >= every_inserts:
             self.take(None, float("inf"), f"{inserts:,} inserts since the last one")
-        elif every_s is not None and time.monotonic() >= self._due:
+        elif is_due and every_s is not None:
             if inserts or samples:
                 self.take(None, float("inf"), f"every {every_s:g} s")
-            self._due = time.monotonic() + every_s
+            self._due = time.monotonic() + every_s  # also where nothing was to be taken
 
     def _adopt_finished(self) -> None:
         """What clients have asked Reverb itself for."""
