@@ -18,14 +18,13 @@ from .reverb_control import CONTROL_TABLE, CheckpointReport, ServerStatus, check
 from .reverb_import import load_reverb
 from .reverb_limits import limiter_state
 from .server_checkpoint_restore import ON_MISMATCH, OnMismatch, start_from_newest
-from .server_checkpoints import IN_PROGRESS, CheckpointRule, ServerCheckpoints, clean_up, items_text
+from .server_checkpoints import IN_PROGRESS, SCRATCH, CheckpointRule, ServerCheckpoints, clean_up, items_text
 from .server_manifest import DATA_FILES, Checkpoint, LockedFolder
 from .table_words import repeated_item
 from .tables import TableConfig
 
 _logger = logging.getLogger(__name__)
 
-SCRATCH = "in_progress.restore"
 _STOP_SECONDS = 600.0
 _ASK_SECONDS = 60
 

@@ -29,8 +29,6 @@ _logger = logging.getLogger(__name__)
 OnMismatch = Literal["error", "keep", "override"]
 ON_MISMATCH = ("error", "keep", "override")
 _LOG_SECONDS = 5.0
-# What Reverb, and what reads its files, raise where a file cannot be loaded.
-_LOAD_ERRORS = (RuntimeError, ValueError, MemoryError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +69,8 @@ def start_from_newest(
 
     Raises:
       ValueError: the settings differ; each difference is told.
-      ValueError: the newest checkpoint is of another format.
+      ValueError: the newest complete checkpoint is of another format.
+      RuntimeError: it is as it was written, and Reverb cannot load it: an older one would not be what was asked for.
       WaitTimeoutError: the time is up.
     """
     deadline = time.monotonic() + timeout_s
@@ -82,22 +81,13 @@ def start_from_newest(
             continue
         problem = read_through(checkpoint, _progress(checkpoint), deadline)
         if problem is None:
-            try:
-                return _start_from(checkpoint, scratch, tables, beside, start, on_mismatch)
-            except _MismatchError as error:
-                raise ValueError(str(error)) from None
-            except _LOAD_ERRORS as error:
-                problem = f"{type(error).__name__}: {error}"
-        _logger.warning("checkpoint %s cannot be loaded and is passed over: %s", checkpoint.path, problem)
+            return _start_from(checkpoint, scratch, tables, beside, start, on_mismatch)
+        _logger.warning("checkpoint %s is damaged and is passed over: %s", checkpoint.path, problem)
     if found:
-        _logger.warning("none of the %d checkpoints in %s can be loaded: tables begin empty", len(found), folder)
+        _logger.warning("none of the %d checkpoints in %s is complete: tables begin empty", len(found), folder)
     else:
         _logger.info("there is no checkpoint in %s: tables begin empty", folder)
     return Started(start([*_built(tables, anew=False), *beside()], None), tuple(tables), None)
-
-
-class _MismatchError(Exception):
-    """Settings differ; not an error of the checkpoint."""
 
 
 def _start_from(
@@ -124,8 +114,10 @@ def _start_from(
     found = differences(stored, asked, _limiters(kept.values()), _limiters(tables))
     if not found:
         return _loaded(checkpoint, checkpoint.path, built + own, start, tables)
-    if on_mismatch == "error" or (on_mismatch == "override" and any(one.is_fixed for one in found)):
-        raise _MismatchError(_why(checkpoint, found, on_mismatch))
+    fixed = {one.table for one in found if one.is_fixed}
+    is_unknown = on_mismatch == "keep" and bool(fixed - kept.keys())
+    if on_mismatch == "error" or (on_mismatch == "override" and fixed) or is_unknown:
+        raise ValueError(_why(checkpoint, found, on_mismatch))
     said = "; ".join(map(str, found))
     if on_mismatch == "keep":
         _logger.warning("checkpoint %s: on_mismatch='keep': the stored settings hold: %s", checkpoint.path, said)
@@ -151,7 +143,13 @@ def _loaded(
     served: Sequence[TableConfig | Any],
 ) -> Started:
     began = time.monotonic()
-    server = start(built, path)
+    try:
+        server = start(built, path)
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"checkpoint {checkpoint.path} is complete, but Reverb cannot load it: {error}. Take that folder away to "
+            "begin with the one before, or give another checkpoint_dir to begin empty."
+        ) from error
     _logger.info("checkpoint %s: Reverb has loaded it in %.1f s", checkpoint.path, time.monotonic() - began)
     return Started(server, tuple(served), checkpoint)
 
@@ -237,6 +235,11 @@ def _why(checkpoint: Checkpoint, found: Sequence[Difference], on_mismatch: OnMis
             f"checkpoint {checkpoint.path} cannot be overridden with what is asked for:\n{lines}\n"
             "Ask for the stored settings where it says so, give on_mismatch='keep' to serve all as they were stored, "
             "or another checkpoint_dir to begin empty."
+        )
+    if on_mismatch == "keep":
+        return (
+            f"checkpoint {checkpoint.path} has no manifest that tells its tables, and what their data are is not what "
+            f"is asked for:\n{lines}\nAsk for what is stored, or give another checkpoint_dir to begin empty."
         )
     return (
         f"checkpoint {checkpoint.path} was made with other settings:\n{lines}\n"

@@ -11,6 +11,7 @@ import dataclasses
 import logging
 import pathlib
 import queue
+import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -38,6 +39,7 @@ from .server_manifest import (
 _logger = logging.getLogger(__name__)
 
 IN_PROGRESS = "in_progress"
+SCRATCH = "in_progress.restore"
 _LOOK_SECONDS = 0.2
 _LINE_SECONDS = 5.0
 _ASK_SECONDS = 2.0
@@ -118,7 +120,7 @@ class ServerCheckpoints:
             raise WaitTimeoutError(f"another checkpoint of {self._folder} is not done; gave up after {timeout_s:g} s.")
         try:
             if step is not None:
-                tell_step(self._client, read_status(self._client)[0], step)
+                self._mark(step)
             _logger.info("checkpoint into %s begins (%s); inserts and samples wait meanwhile", self._folder, why)
             self._adopt_finished()  # Reverb deletes what it has finished when it begins anew
             activity = self._counts()
@@ -129,6 +131,13 @@ class ServerCheckpoints:
             raise
         finally:
             self._lock.release()
+
+    def _mark(self, step: int) -> None:
+        """Tells the step as a client does."""
+        if top_priority(self._channel, CONTROL_TABLE, _ASK_SECONDS) is None:  # somebody has emptied it
+            write_status(self._client, self._status, step)
+        else:
+            tell_step(self._client, read_status(self._client)[0], step)
 
     def end(self) -> None:
         """Ends the thread; a checkpoint that is being taken is finished before."""
@@ -290,8 +299,14 @@ def clean_up(folder: pathlib.Path) -> None:
     """
     in_progress = folder / IN_PROGRESS
     in_progress.mkdir(exist_ok=True)
+    shutil.rmtree(folder / SCRATCH, ignore_errors=True)
     for path in finished_in(in_progress):
-        problem = look_at(path, time_in_name(path.name) or 0).problem
+        time_ns = time_in_name(path.name) or 0
+        made = look_at(folder / path.name, time_ns)
+        if made.problem is None and made.manifest is not None:
+            remove_checkpoint(path)
+            continue
+        problem = look_at(path, time_ns).problem
         if problem is None:
             try:
                 report = adopt(path, folder, (), _step_in(path))

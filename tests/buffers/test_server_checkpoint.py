@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import pathlib
+import re
 import shutil
 import threading
+import zlib
 
 import pytest
 import reverb
@@ -227,14 +229,37 @@ def test_fr_033_an_incomplete_checkpoint_is_named_and_the_one_before_it_is_loade
     with ReplayServer([table()], checkpoint_dir=tmp_path) as server:
         assert server.started_from is not None and server.started_from.path == first
         assert contents(server) == [0, 1, 2]
-    assert f"checkpoint {second} {told}" in caplog.text.replace("cannot be loaded and ", "")
+    assert f"checkpoint {second} {told}" in caplog.text.replace("is damaged and is", "is")
 
 
 def test_a_folder_without_any_complete_checkpoint_begins_empty_and_says_so(tmp_path, caplog):
     spoil_size(pathlib.Path(fill(tmp_path, table())))
     with ReplayServer([table()], checkpoint_dir=tmp_path) as server:
         assert server.started_from is None
-    assert f"none of the 1 checkpoints in {tmp_path} can be loaded: tables begin empty" in caplog.text
+    assert f"none of the 1 checkpoints in {tmp_path} is complete: tables begin empty" in caplog.text
+
+
+def test_a_checkpoint_that_is_as_it_was_written_and_that_reverb_cannot_load_is_not_passed_over(tmp_path):
+    """An older one, or nothing, would be taken for what was stored."""
+    fill(tmp_path, table())
+    path = pathlib.Path(fill(tmp_path, table()))
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "chunks.tfrecord").write_bytes(b"no chunks")
+    manifest["files"]["chunks.tfrecord"] = [9, zlib.crc32(b"no chunks")]
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(RuntimeError, match=f"checkpoint {re.escape(str(path))} is complete, but Reverb cannot load it"):
+        ReplayServer([table()], checkpoint_dir=tmp_path)
+
+
+def test_what_reverb_finished_and_is_a_checkpoint_already_goes(tmp_path):
+    path = pathlib.Path(fill(tmp_path, table(), step=3))
+    shutil.copytree(path, tmp_path / "in_progress" / path.name)
+    (tmp_path / "in_progress.restore").mkdir()
+    with ReplayServer([table()], checkpoint_dir=tmp_path) as server:
+        assert server.started_from is not None and server.started_from.step == 3
+        assert sorted(one.name for one in tmp_path.iterdir()) == [path.name, "in_progress", "lock"]
+        assert list((tmp_path / "in_progress").iterdir()) == []
+    assert json.loads((path / "manifest.json").read_text())["tables"] != []
 
 
 def test_a_checkpoint_of_a_newer_format_is_refused_not_passed_over(tmp_path):

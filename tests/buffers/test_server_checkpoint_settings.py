@@ -178,6 +178,18 @@ def test_a_checkpoint_of_plain_reverb_is_compared_by_what_reverb_stores(tmp_path
 # -- kept --------------------------------------------------------------------------------------
 
 
+def test_data_that_no_manifest_tells_of_are_not_kept(stored):
+    """The server could not tell what it serves."""
+    folder = stored(table(), [1.0])
+    (next(folder.glob("20*")) / "manifest.json").unlink()
+    with pytest.raises(
+        ValueError, match="has no manifest that tells its tables, and what their data are is not what is"
+    ):
+        served(folder, table(sequence_length=2), on_mismatch="keep")
+    with served(folder, table(max_size=3), on_mismatch="keep") as server:
+        assert server.tables == (table(),)
+
+
 def test_kept_settings_are_those_that_hold_and_that_the_server_tells(stored, caplog):
     kept = table(max_size=3, sampler=Prioritized(0.9), scannable=True)
     folder = stored(kept, [1.0, 2.0, 3.0, 4.0])
