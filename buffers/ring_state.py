@@ -23,6 +23,7 @@ from .ring import FrameRing
 from .ring_starts import WindowStarts
 from .row_numbers import RingRows, RowNumbers, put, taken
 from .sampled_frames import SampledFrames
+from .sampled_starts import SampledStarts
 from .storage import FrameStorage
 from .usage import Usage
 from .window_text import window_from_plain, window_to_plain
@@ -116,7 +117,7 @@ class RingParts:
 
         self.flags.restore(rows, bits("barred"), bits("deleted"), int(values["num_deleted"]))
         self.usage.restore(values["usage"], rows, bits("sampled"))
-        layouts = self._layouts(state) if exact else {}
+        layouts = self._layouts(state) if exact else self._draw_counts(state, places)
         listener = self.listener
         if isinstance(listener, FramePriorities):
             prioritized = {kind: layout for kind, layout in layouts.items() if isinstance(kind, PrioritizedStarts)}
@@ -129,6 +130,14 @@ class RingParts:
             listener.start_again()
         for kind, layout in layouts.items():
             kind.lay_out(layout)
+
+    def _draw_counts(self, state: BufferState, places: slice | Array) -> dict[EligibleStarts, dict[str, Array]]:
+        """Of windows that may be drawn so many times only: how often they were, of the frames that are kept."""
+        return {
+            starts: {"order": np.zeros(0, np.int64), "drawn": layout["drawn"][places]}
+            for starts, layout in self._layouts(state).items()
+            if isinstance(starts, SampledStarts) and "drawn" in layout and len(layout["drawn"])
+        }
 
     def cut(self, moment: Any) -> int:
         """Takes back what was added after `moment`, which `FrameRing.state` called `published`; how many frames."""

@@ -126,9 +126,9 @@ def _check_windows(state: BufferState, num: int) -> None:
             order = state.arrays.get(f"window {number} {name}")
             if order is not None and not _are_among(order, ids):
                 raise ValueError(f"the state's array 'window {number} {name}' names frames that it does not hold.")
-        left = state.arrays.get(f"window {number} left")
-        if left is not None and left.shape != (num,):
-            raise ValueError(f"the state's array 'window {number} left' does not fit its {num} frames.")
+        drawn = state.arrays.get(f"window {number} drawn")
+        if drawn is not None and (drawn.shape != (num,) or drawn.dtype.kind not in "iu"):
+            raise ValueError(f"the state's array 'window {number} drawn' does not fit its {num} frames.")
 
 
 def _are_among(order: Array, ids: Array | range) -> bool:

@@ -122,7 +122,10 @@ class SampledStarts(EligibleStarts):
             self._sampler.update(ids[drawable], self._priorities[rows[drawable]])
 
     def layout(self) -> dict[str, Array]:
-        """See `EligibleStarts`: the order of the sampler's keys, and how often each frame may still be drawn."""
+        """See `EligibleStarts`: the order of the sampler's keys, and how often a window was drawn of each frame held.
+
+        The latter is counted where `max_times_sampled` limits it only.
+        """
         held = self._ring.held_ids()
         keys = keys_in_order(self._sampler)
         if keys is None:
@@ -131,15 +134,17 @@ class SampledStarts(EligibleStarts):
             if self._rule.max_times:
                 drawable &= self._left[rows] > 0
             keys = held[drawable]
-        return {"order": keys, "left": self._left[self._ring.rows(held)].astype(np.int32)}
+        drawn = self._rule.max_times - self._left[self._ring.rows(held)]
+        return {"order": keys, "drawn": drawn.astype(np.int32)}
 
     def lay_out(self, layout: Mapping[str, Array]) -> None:
         """See `EligibleStarts`."""
         held = self._ring.held_ids()
         self._drop(self._starts_in[self._starts_in >= 0])
-        self._left[self._ring.rows(held)] = layout["left"]
+        self._left[self._ring.rows(held)] = np.maximum(self._rule.max_times - layout["drawn"], 0)
         eligible = self._all_eligible_ids()
-        self._admit(np.concatenate([layout["order"], np.setdiff1d(eligible, layout["order"], assume_unique=True)]))
+        order = layout["order"][np.isin(layout["order"], eligible)]
+        self._admit(np.concatenate([order, np.setdiff1d(eligible, order, assume_unique=True)]))
 
     def _holds(self, rows: Array) -> Array:
         return np.asarray(self._starts_in[rows] >= 0)

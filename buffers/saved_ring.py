@@ -90,8 +90,9 @@ class SavedRing(Restorable):
                 self.let_streams_part()
             if state.values["heeds_flags"] and not self._heeds_flags:
                 self._heed_flags()
-            for window in () if resize else windows:
-                self._sampler(window)
+            for window in windows:
+                if (window or Window(1)).num_steps <= ring.capacity // ring.batch_size:
+                    self._sampler(window)
 
         def finish() -> None:
             # A ring that is parted has new cursors.
