@@ -58,7 +58,7 @@ class KilledRun:
             f"and weights {contents}; {self.killed_at - self.resumed_at:,} steps were lost"
         )
 
-    def mean_return(self, num_episodes: int = 20) -> float:
+    def mean_return(self, num_episodes: int = 10) -> float:
         """The average return of the last episodes."""
         return float(np.mean([episode.total_reward for episode in self.after[-num_episodes:]]))
 
@@ -68,7 +68,7 @@ def run(
     seed: int,
     *,
     max_steps: int = 6_000,
-    kill_between: tuple[int, int] = (2_500, 4_500),
+    kill_between: tuple[int, int] = (2_800, 3_800),
     timeout_s: float = 300.0,
     tell: Callable[[str], None] = print,
 ) -> KilledRun:
@@ -89,7 +89,7 @@ def run(
     kill_at = int(np.random.default_rng(seed).integers(*kill_between))
     command = resumable.command(folder, seed, max_steps)
     first: list[dict[str, Any]] = []
-    tell(f"a process begins; it will be killed at step {kill_at:,} or soon after")
+    tell(f"a process begins; it will be killed at step {kill_at:,}, or soon after it")
     with _running(command, timeout_s) as (process, lines):
         for told in lines:
             first.append(told)
@@ -111,7 +111,7 @@ def run(
     same = saved.get(resumed["resumed"])
     episodes = _episodes(first)
     return KilledRun(
-        killed_at=episodes[-1].steps,
+        killed_at=max(told["steps"] for told in first if "steps" in told),
         resumed_at=resumed["resumed"],
         frames=resumed["frames"],
         is_same=same is None or all(same[name] == resumed[name] for name in ("frames", "contents", "weights")),
@@ -121,7 +121,7 @@ def run(
     )
 
 
-def picture(killed: KilledRun, path: Path, *, window: int = 20) -> None:
+def picture(killed: KilledRun, path: Path, *, window: int = 10) -> None:
     """Writes a PNG: the returns over the steps, and where the run was saved, killed and went on.
 
     Args:
@@ -137,19 +137,19 @@ def picture(killed: KilledRun, path: Path, *, window: int = 20) -> None:
     figure.savefig(path, dpi=120)
 
 
-def draw(axis: Any, killed: KilledRun, *, window: int = 20) -> None:
+def draw(axis: Any, killed: KilledRun, *, window: int = 10) -> None:
     """The same, into axes of matplotlib."""
-    for episodes, colour, label in (
-        (killed.before, "#0072B2", "first process"),
-        (killed.lost, "0.6", "first process, lost: after its last checkpoint"),
-        (killed.after, "#D55E00", "second process"),
+    for episodes, colour, marker, label in (
+        (killed.before, "#0072B2", ".", "first process"),
+        (killed.lost, "0.4", "x", "first process, lost: after its last checkpoint"),
+        (killed.after, "#D55E00", ".", "second process"),
     ):
         positions, returns = [each.steps for each in episodes], [each.total_reward for each in episodes]
-        axis.plot(positions, returns, ".", color=colour, alpha=0.6, label=label)
+        axis.plot(positions, returns, marker, color=colour, alpha=0.6, label=label)
     kept = [*killed.before, *killed.after]
     returns = [each.total_reward for each in kept]
     means = [np.mean(returns[max(0, i + 1 - window) : i + 1]) for i in range(len(returns))]
-    axis.plot([each.steps for each in kept], means, color="black", label=f"mean of {window} episodes of the run")
+    axis.plot([each.steps for each in kept], means, color="black", label=f"mean of the last {window} episodes")
     axis.axvline(killed.resumed_at, color="#009E73", linestyle=":", label=f"checkpoint: step {killed.resumed_at:,}")
     axis.axvline(killed.killed_at, color="#CC0000", linestyle="--", label=f"kill -9: step {killed.killed_at:,}")
     axis.set_title("CartPole-v0: a DQN run that was killed and went on", fontsize=11)
