@@ -115,7 +115,8 @@ class FrameSnapshot:
         """Nothing is wanted any more; writers that wait go on."""
         with self._changed:
             self._is_open = False
-            self._state[:] = _NOT_WANTED
+            # Fresh zeros take no memory, where writing them would take a byte of each row that could ever be.
+            self._state = np.zeros(self._storage.zero_row, np.uint8)
             self._copies.clear()
             self._changed.notify_all()
         self._storage.watch(None)
