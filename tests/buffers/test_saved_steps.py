@@ -12,8 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from replayfeed.buffers import (
+    EmptyBufferError,
+    Fifo,
     MaxHeap,
     TFPrioritizedReplayBuffer,
     TFUniformReplayBuffer,
@@ -404,6 +408,20 @@ def test_streams_that_go_apart_keep_the_newest_of_each_in_another_size(tmp_path)
         assert other.add_batch([6], streams=[0]).tolist() == [10]
 
 
+def test_windows_that_were_drawn_out_stay_so_in_another_size(tmp_path):
+    """A queue goes on with what was not yet delivered."""
+    buffer = TFUniformReplayBuffer(VALUE, 1, 6, sampler=Fifo(), max_times_sampled=1)
+    buffer.add_sequence([[1, 2, 3, 4, 5]])
+    assert buffer.sample(2)[0].numpy().tolist() == [1, 2]
+    buffer.save(tmp_path)
+    for length in (4, 9):
+        other = TFUniformReplayBuffer(VALUE, 1, length, sampler=Fifo(), max_times_sampled=1)
+        other.restore(tmp_path, "resize")
+        assert other.sample(3)[0].numpy().tolist() == [3, 4, 5]
+        with pytest.raises(EmptyBufferError):
+            other.sample(1)
+
+
 def test_deleted_frames_stay_deleted_in_another_size(tmp_path):
     buffer = TFUniformReplayBuffer(VALUE, 1, 6, seed=0)
     buffer.add_sequence([[1, 2, 3, 4, 5]])
@@ -528,3 +546,128 @@ def test_windows_are_drawn_from_the_kept_frames_only_in_a_smaller_ring(tmp_path)
     other.restore(tmp_path, "resize")
     items, _ = other.sample(20, window=Window(2))
     assert {tuple(row) for row in items.numpy().tolist()} == {(5, 6)}
+
+
+# Both by random histories: a ring that was cut, or taken over in another size, against one that never knew better.
+
+
+@st.composite
+def histories(draw: st.DrawFn, streams: int, *, changes: bool) -> list[tuple[Any, ...]]:
+    """Adds and ends of streams; where `changes` also deletes (of ids counted back) and clears."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**16)))
+    names = ["add", "add", "add", "end"] + (["delete", "clear"] if changes else [])
+    history: list[tuple[Any, ...]] = []
+    for name in draw(st.lists(st.sampled_from(names), max_size=6)):
+        if name == "add":
+            shape = (streams, draw(st.integers(1, 9)))
+            ends, priorities = rng.random(shape) < 0.25, rng.choice([0.5, 1.0, 3.0], shape)
+            history.append((name, rng.integers(0, 1000, shape), ends, priorities))
+        elif name == "end":
+            history.append((name, draw(st.none() | st.integers(0, streams - 1))))
+        elif name == "delete":
+            history.append((name, draw(st.lists(st.integers(0, 9), min_size=1, max_size=3))))
+        else:
+            history.append((name,))
+    return history
+
+
+def run(buffer: Any, history: list[tuple[Any, ...]]) -> None:
+    for name, *arguments in history:
+        if name == "add":
+            told, ends, priorities = arguments
+            buffer.add_sequence(told, end_of_episode=ends, priorities=priorities)
+        elif name == "end":
+            buffer.end_stream(*arguments)
+        elif name == "delete":
+            newest = newest_id(buffer)
+            buffer.delete([newest - back for back in arguments[0]])
+        else:
+            buffer.clear()
+
+
+def newest_id(buffer: Any) -> int:
+    """By asking: of a buffer of at most 400 frames."""
+    held = [each for each in range(400) if is_held(buffer, each)]
+    return held[-1] if held else -1
+
+
+def is_held(buffer: Any, each: int, num_steps: int | None = None) -> bool:
+    try:
+        buffer.get([each], num_steps)
+    except ValueError:
+        return False
+    return True
+
+
+KINDS = (Window(1), Window(2), Window(3, burn_in=1))
+
+
+def seen(buffer: Any) -> Any:
+    """What is held, which windows it has, with which chances; not what was counted before."""
+    passes = []
+    for kind in KINDS:
+        try:
+            _, info = buffer.sample(40, window=kind)
+        except EmptyBufferError:
+            passes.append(None)
+            continue
+        chances = dict(zip(info.keys.numpy().tolist(), info.probabilities.numpy().round(5).tolist(), strict=True))
+        passes.append(chances if len(chances) == buffer.stats().windows_of(kind).eligible else "not all were drawn")
+    stats = buffer.stats()
+    counts = [(each.window, each.eligible, each.dropped_short) for each in stats.windows if each.window in KINDS]
+    return buffer.gather_all().numpy().tolist(), sorted(counts, key=repr), stats.episodes, len(buffer), passes
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_a_smaller_ring_that_took_over_is_one_that_was_smaller_all_the_time(tmp_path_factory, data):
+    streams, length = data.draw(st.integers(1, 2)), data.draw(st.integers(4, 7))
+    smaller = data.draw(st.integers(3, length))
+    make = data.draw(st.sampled_from(CLASSES))
+    # What a new frame gets by itself depends on what is held.
+    named = {"initial": 1.0} if make is TFPrioritizedReplayBuffer else {}
+    large, small, other = (make(VALUE, streams, num, seed=0, **named) for num in (length, smaller, smaller))
+    before, after = (data.draw(histories(streams, changes=True)) for _ in range(2))
+    # Frames that only the larger one still holds cannot be deleted in both.
+    for buffer in (large, small):
+        run(buffer, before)
+    folder = tmp_path_factory.mktemp("smaller")
+    large.save(folder)
+    other.restore(folder, "resize")
+    for step in [None, *after]:
+        for buffer in (small, other):
+            run(buffer, [step] if step else [])
+        one, two = seen(small), seen(other)
+        assert one[:4] == two[:4]
+        assert all(
+            first == second
+            for first, second in zip(one[4], two[4], strict=True)
+            if isinstance(first, dict) and isinstance(second, dict)
+        )
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_a_ring_that_was_cut_back_is_one_that_was_never_ahead(tmp_path_factory, data):
+    """Nothing was evicted meanwhile: 200 places."""
+    streams = data.draw(st.integers(1, 2))
+    make = data.draw(st.sampled_from(CLASSES))
+    named = {"initial": 1.0} if make is TFPrioritizedReplayBuffer else {}
+    ahead, one, other = (make(VALUE, streams, 200, seed=0, **named) for _ in range(3))
+    before, after = data.draw(histories(streams, changes=True)), data.draw(histories(streams, changes=True))
+    meanwhile = data.draw(histories(streams, changes=False))
+    # An end that no frame follows is not known to have been there.
+    meanwhile = [step for step in meanwhile if step[0] == "add"]
+    for buffer in (ahead, one):
+        run(buffer, before)
+    ahead.mark_step(1)
+    run(ahead, meanwhile)
+    folder = tmp_path_factory.mktemp("cut")
+    ahead.save(folder, step=2)
+    report = other.restore(folder, step=1, cut_back=True)
+    assert report.cut == sum(step[1].size for step in meanwhile)
+    for step in [None, *after]:
+        for buffer in (one, other):
+            run(buffer, [step] if step else [])
+        assert seen(one)[:4] == seen(other)[:4]
+        assert (one.stats().added, one.stats().evicted) == (other.stats().added, other.stats().evicted)
