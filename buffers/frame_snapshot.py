@@ -56,10 +56,13 @@ class FrameSnapshot:
         for part in rows:
             self._state[part] = _WANTED
             num += part.stop - part.start if isinstance(part, slice) else len(part)
-        # By row, what was copied because it was about to be written.
-        self._copies: dict[int, list[Array]] = {}
-        self._copied_bytes = 0
-        self._most_copied_bytes = max(int(_MOST_COPIED_SHARE * num * storage.frame_bytes), _LEAST_COPIED_BYTES)
+        # Copies of rows that were about to be written lie in slots, which take memory once they are used.
+        most_bytes = max(int(_MOST_COPIED_SHARE * num * storage.frame_bytes), _LEAST_COPIED_BYTES)
+        num_slots = max(1, min(num, most_bytes // storage.frame_bytes))
+        self._copies = [np.empty((num_slots, width), np.uint8) for width in storage.field_bytes]
+        self._slots = np.zeros(storage.zero_row, np.int32)
+        self._free = np.arange(num_slots, dtype=np.int32)
+        self._num_free = num_slots
         self._is_open = True
         storage.watch(self)
 
@@ -67,49 +70,55 @@ class FrameSnapshot:
         """These rows as they were, as `FrameStorage.copy_raw` gives them; each row is taken once."""
         with self._changed:
             leaves = self._storage.copy_raw(rows)
-            states = self._state[rows]
-            copied = np.flatnonzero(states == _COPIED)
+            copied = np.flatnonzero(self._state[rows] == _COPIED)
             if len(copied):
-                numbers = np.arange(rows.start, rows.stop)[copied] if isinstance(rows, slice) else rows[copied]
-                for place, row in zip(copied.tolist(), numbers.tolist(), strict=True):
-                    for leaf, old in zip(leaves, self._copies.pop(row), strict=True):
-                        leaf[place] = old
-                self._copied_bytes -= len(copied) * self._storage.frame_bytes
-                self._changed.notify_all()
+                slots = self._give_back(_numbers(rows)[copied])
+                for leaf, copies in zip(leaves, self._copies, strict=True):
+                    leaf[copied] = copies[slots]
             self._state[rows] = _NOT_WANTED
         return leaves
 
     def skip(self, rows: slice | Array) -> None:
         """These rows are not wanted after all."""
         with self._changed:
-            numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-            copied = numbers[self._state[numbers] == _COPIED]
-            for row in copied.tolist():
-                del self._copies[row]
-            self._copied_bytes -= len(copied) * self._storage.frame_bytes
+            numbers = _numbers(rows)
+            self._give_back(numbers[self._state[numbers] == _COPIED])
             self._state[rows] = _NOT_WANTED
-            self._changed.notify_all()
 
     def before_write(self, rows: slice | Array) -> None:
         """Copies what is in these rows, where it is wanted still; waits where copies take too much memory."""
         if not (self._state[rows] == _WANTED).any():
             return  # no lock: what is not wanted any more never is again
         with self._changed:
-            while self._is_open and self._copied_bytes > self._most_copied_bytes:
-                if not self._changed.wait(_TELL_EVERY_S):
+            numbers = np.unique(_numbers(rows))
+            while self._is_open:
+                numbers = numbers[self._state[numbers] == _WANTED]
+                if not len(numbers):
+                    return
+                if self._num_free:
+                    self._copy(numbers[: self._num_free])
+                elif not self._changed.wait(_TELL_EVERY_S):
                     _logger.warning(
                         "an add waits for a save that is under way: it is about to overwrite frames that are not "
                         "written to the disk yet, and %.1f MB of such frames are kept in memory already.",
-                        self._copied_bytes / 1e6,
+                        len(self._free) * self._storage.frame_bytes / 1e6,
                     )
-            numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-            numbers = np.unique(numbers[self._state[numbers] == _WANTED])
-            if not len(numbers):
-                return
-            for row, *old in zip(numbers.tolist(), *self._storage.copy_raw(numbers), strict=True):
-                self._copies[row] = old
-            self._state[numbers] = _COPIED
-            self._copied_bytes += len(numbers) * self._storage.frame_bytes
+
+    def _copy(self, numbers: Array) -> None:
+        self._num_free -= len(numbers)
+        slots = self._free[self._num_free : self._num_free + len(numbers)]
+        for copies, leaf in zip(self._copies, self._storage.copy_raw(numbers), strict=True):
+            copies[slots] = leaf
+        self._slots[numbers] = slots
+        self._state[numbers] = _COPIED
+
+    def _give_back(self, numbers: Array) -> Array:
+        """The slots of these rows, which others may have from now on: read them at once."""
+        slots = self._slots[numbers]
+        self._free[self._num_free : self._num_free + len(slots)] = slots
+        self._num_free += len(slots)
+        self._changed.notify_all()
+        return slots
 
     def close(self) -> None:
         """Nothing is wanted any more; writers that wait go on."""
@@ -117,7 +126,7 @@ class FrameSnapshot:
             self._is_open = False
             # Fresh zeros take no memory, where writing them would take a byte of each row that could ever be.
             self._state = np.zeros(self._storage.zero_row, np.uint8)
-            self._copies.clear()
+            self._copies = []
             self._changed.notify_all()
         self._storage.watch(None)
 
@@ -128,3 +137,7 @@ class FrameSnapshot:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _numbers(rows: slice | Array) -> Array:
+    return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows

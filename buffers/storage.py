@@ -170,6 +170,11 @@ class FrameStorage:
         return [_restore_dtype(leaf, field.dtype) for leaf, field in zip(leaves, self._fields, strict=True)]
 
     @property
+    def field_bytes(self) -> list[int]:
+        """Bytes of each field of a frame."""
+        return [field.num_bytes for field in self._fields]
+
+    @property
     def field_paths(self) -> list[str]:
         """The paths of a frame's fields, in the order of leaves."""
         return [field.path for field in self._fields]

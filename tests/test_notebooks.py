@@ -85,8 +85,8 @@ def executed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def test_there_is_a_notebook() -> None:
-    names = ["multi_agent.ipynb", "offline_rlds.ipynb", "prioritized.ipynb", "quickstart.ipynb", "sequences.ipynb"]
-    assert [path.name for path in NOTEBOOKS] == names
+    names = ["multi_agent", "offline_rlds", "prioritized", "quickstart", "saving", "sequences"]
+    assert [path.stem for path in NOTEBOOKS] == names
 
 
 def test_it_runs_and_writes_nothing_that_looks_like_an_error(executed: Any) -> None:
