@@ -97,7 +97,9 @@ def run(
                 process.kill()
                 break
         else:
-            raise RuntimeError(f"the process ended before step {kill_at}: {process.wait()} {first[-1:]}.")
+            raise RuntimeError(
+                f"the process ended by itself, with {process.wait()}, before step {kill_at}; it had told {first[-1:]}."
+            )
     tell("killed; another one goes on")
     with _running(command, timeout_s) as (process, lines):
         second = list(lines)

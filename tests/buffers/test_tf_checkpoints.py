@@ -13,12 +13,13 @@ import pytest
 import tensorflow as tf
 
 from replayfeed.buffers import (
+    EpisodicReplayBuffer,
     ReplayBuffer,
     ReservoirReplayBuffer,
+    SavedIterator,
     TFPrioritizedReplayBuffer,
     TFUniformReplayBuffer,
 )
-from replayfeed.buffers.saved_iterators import SavedIterator
 
 NUMBER = tf.TensorSpec([], tf.int64)
 FRAME = tf.TensorSpec([84, 84, 1], tf.uint8)
@@ -57,8 +58,7 @@ from tf_agents.specs import BoundedTensorSpec
 from tf_agents.trajectories.time_step import time_step_spec
 from tf_agents.trajectories.trajectory import Trajectory
 from tf_agents.utils.common import Checkpointer
-from replayfeed.buffers import TFUniformReplayBuffer
-from replayfeed.buffers.saved_iterators import SavedIterator
+from replayfeed.buffers import SavedIterator, TFUniformReplayBuffer
 
 folder, is_new = sys.argv[1], sys.argv[2] == "new"
 observations, actions = tf.TensorSpec([2]), BoundedTensorSpec([], tf.int64, 0, 1)
@@ -121,6 +121,7 @@ _KINDS: dict[str, Callable[[], ReplayBuffer]] = {
     "uniform": ring,
     "prioritized": lambda: TFPrioritizedReplayBuffer(NUMBER, 1, 10, alpha=0.6, seed=3),
     "reservoir": lambda: ReservoirReplayBuffer(NUMBER, 10, seed=3),
+    "episodic": lambda: EpisodicReplayBuffer(NUMBER, 4, seed=3, end_of_episode_fn=lambda number: number % 3 == 0),
 }
 
 
@@ -312,6 +313,17 @@ def test_each_checkpoint_restores_the_save_that_belongs_to_it(tmp_path):
         manager.checkpoint.restore(path).assert_consumed()
         assert (held(buffer), int(step)) == (expected, 10 * len(expected))
     assert manager.checkpoint.buffer.last_restore.step == 30
+
+
+def test_two_checkpoints_of_one_step_have_a_save_each(tmp_path):
+    buffer, step = filled(1), counter(5)
+    manager = managed(tmp_path, buffer, step)
+    for name in ("first", "second"):
+        manager.checkpoint.write(str(tmp_path / name))
+        buffer.add_batch([2])
+    for name, expected in (("first", [1]), ("second", [1, 2])):
+        manager.checkpoint.read(str(tmp_path / name)).assert_consumed()
+        assert held(buffer) == expected
 
 
 def test_the_folder_of_a_run_can_be_moved(tmp_path):

@@ -1,10 +1,11 @@
 import shutil
+import sys
 
 import gym
 import numpy as np
 import pytest
 
-from replayfeed.pipelines.cartpole import killed_job
+from replayfeed.pipelines.cartpole import killed_job, resumable
 from replayfeed.pipelines.cartpole.killed_job import FinishedEpisode, KilledRun, picture
 from replayfeed.pipelines.cartpole.resumable import ResumableRun, RunSettings
 
@@ -98,9 +99,19 @@ def test_the_picture_is_written(tmp_path):
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_process_that_ends_by_itself_is_told(tmp_path):
-    with pytest.raises(RuntimeError, match="the process ended before step 2"):
-        killed_job.run(tmp_path / "run", seed=0, max_steps=0, kill_between=(2, 3))
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("print('{\"steps\": 1}')", "the process ended by itself, with 0, before step 2"),
+        ("print('{\"steps\": 2}'); raise SystemExit(3)", "the process that was to go on ended with 3"),
+        ("print('{\"steps\": 2}')", "the second process began anew"),
+    ],
+    ids=["too early", "in an error", "anew"],
+)
+def test_a_process_that_does_something_else_is_told(code, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(resumable, "command", lambda *_: [sys.executable, "-c", code])
+    with pytest.raises(RuntimeError, match=message):
+        killed_job.run(tmp_path, seed=0, kill_between=(2, 3))
 
 
 def test_a_process_that_takes_too_long_is_told(tmp_path):
