@@ -72,7 +72,8 @@ class Restorable(tf.train.experimental.PythonState):
         Raises:
           TypeError: a count is no int.
           ValueError: a count is too small, `keep_every` without `keep_last`, or an iterator cannot be saved.
-          ValueError: the buffer is closed, or another thread is saving it.
+          ValueError: the buffer is closed.
+          TimeoutError: a dataset of `iterators` waits for data, and cannot be read.
           OSError: the disk is full, or `path` cannot be written to; what was saved before stays as it is.
 
         >>> import tempfile

@@ -36,7 +36,7 @@ VERSION = 1
 _MANIFEST = "manifest.json"
 # The last entry of a manifest is the checksum of what stands before it.
 _CHECKSUM = b', "crc32": '
-_NAME = re.compile(r"step-(\d{12})(\.\d+)?")
+_NAME = re.compile(r"step-(\d{12,})(\.\d+)?")
 
 
 @dataclasses.dataclass(frozen=True)

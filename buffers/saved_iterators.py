@@ -18,7 +18,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import tensorflow as tf
 
@@ -58,7 +58,7 @@ class SavedIterator(tf.train.experimental.PythonState):
     """An iterator as a part of a `tf.train.Checkpoint`, beside a model and the buffer.
 
     `iter(dataset)` itself cannot be one where the dataset reads live memory. Saved and restored is what
-    `save_iterators` saves and restores; the iterator to restore into is made by the same calls as the saved one.
+    `write_iterators` saves and restores; the iterator to restore into is made by the same calls as the saved one.
 
     Args:
       iterator: over a dataset: `iter(buffer.as_dataset(...))`.
@@ -85,7 +85,7 @@ class SavedIterator(tf.train.experimental.PythonState):
         """Called by TensorFlow when it saves.
 
         Raises:
-          ValueError, TimeoutError: as `save_iterators`.
+          ValueError, TimeoutError: as `write_iterators`.
         """
         return _state_of("iterator", self._iterator, timeout_s=60.0)
 
@@ -98,11 +98,24 @@ class SavedIterator(tf.train.experimental.PythonState):
         _set_state("iterator", self._iterator, string_value, tf.__version__)
 
 
-def save_iterators(folder: str, iterators: Mapping[str, Any], *, timeout_s: float = 60.0) -> list[str]:
-    """Writes where iterators stand into a folder, and returns the names of the files.
+class IteratorState(NamedTuple):
+    """Where an iterator stands.
+
+    Attributes:
+      content: as TensorFlow serialises it.
+      elements: what its elements are.
+    """
+
+    content: bytes
+    elements: str
+
+
+def states_of(iterators: Mapping[str, Any], *, timeout_s: float = 60.0) -> dict[str, IteratorState]:
+    """Where these iterators stand now, by name, for `write_iterators`.
+
+    It waits for draws that are under way: the caller holds nothing that a draw may wait for.
 
     Args:
-      folder: where the files go; it has none of them yet.
       iterators: by name, as `iter(dataset)` made them.
       timeout_s: how long to wait for each: while the dataset of one waits for data, it cannot be read.
 
@@ -110,25 +123,33 @@ def save_iterators(folder: str, iterators: Mapping[str, Any], *, timeout_s: floa
       TypeError: one is no iterator over a dataset.
       ValueError: one cannot be saved: its place is in Python code (`from_generator`) or in a server.
       TimeoutError: one did not answer in time.
+    """
+    for name, iterator in iterators.items():
+        _handle(name, iterator)
+    return {
+        name: IteratorState(_state_of(name, iterator, timeout_s=timeout_s), _elements(iterator))
+        for name, iterator in iterators.items()
+    }
+
+
+def write_iterators(folder: str, states: Mapping[str, IteratorState]) -> list[str]:
+    """Writes where iterators stood into a folder, which has no such files yet, and returns their names.
 
     >>> import tempfile
     >>> numbers = iter(tf.data.Dataset.range(9))
     >>> _ = next(numbers), next(numbers)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     names = save_iterators(folder, {"numbers": numbers})
+    ...     names = write_iterators(folder, states_of({"numbers": numbers}))
     ...     again = iter(tf.data.Dataset.range(9))
     ...     restore_iterators(folder, {"numbers": again})
     >>> names, int(next(again))
     (['iterators.0.state', 'iterators.json'], 2)
     """
-    for name, iterator in iterators.items():
-        _handle(name, iterator)
     known: dict[str, Any] = {}
     with NewFiles(folder) as files:
-        for index, (name, iterator) in enumerate(iterators.items()):
-            state = _state_of(name, iterator, timeout_s=timeout_s)
-            record = files.write_bytes(f"iterators.{index}.state", state)
-            known[name] = {"file": record.to_plain(), "elements": _elements(iterator)}
+        for index, (name, state) in enumerate(states.items()):
+            record = files.write_bytes(f"iterators.{index}.state", state.content)
+            known[name] = {"file": record.to_plain(), "elements": state.elements}
         content = {"format": _FORMAT, "version": _VERSION, "tensorflow": tf.__version__, "iterators": known}
         files.write_bytes(_INDEX, json.dumps(content).encode())
         files.wait()
@@ -146,13 +167,13 @@ def check_iterators(folder: str, iterators: Mapping[str, Any]) -> None:
 
 
 def restore_iterators(folder: str, iterators: Mapping[str, Any]) -> None:
-    """Iterators go on where those stood that `save_iterators` wrote into the folder.
+    """Iterators go on where those stood that `write_iterators` wrote into the folder.
 
     Each belongs to a dataset made by the same calls as the saved one, in this process or another. With none, nothing is
     read: a buffer can be restored without them.
 
     Args:
-      folder: what `save_iterators` was given.
+      folder: what `write_iterators` was given.
       iterators: by name, the same names.
 
     Raises:

@@ -22,7 +22,7 @@ from .save_reports import RestoreReport, SaveReport, differing
 from .saved_fields import describe_differences
 from .saved_folder import SavedFolder, find_saves, is_save, open_save, remove_old, write_save
 from .saved_frames import KnownFrames
-from .saved_iterators import check_iterators, restore_iterators, save_iterators
+from .saved_iterators import check_iterators, restore_iterators, states_of, write_iterators
 from .settings_text import differences, is_opaque, settings_from_plain
 from .state_dict import dict_from_bytes, dict_to_bytes, state_from_dict, state_to_dict
 
@@ -62,6 +62,8 @@ def save(
         if step is None:
             saves = find_saves(place)[0] if os.path.isdir(place) else []
             step = saves[-1].step + 1 if saves else 0
+        # Before the frames are captured: a draw that is under way may wait for an add that waits for the save.
+        places = states_of(iterators) if iterators else None
         state = buffer._capture()
         try:
             marks = _with_mark(buffer._marks, step, state.moment) if is_step else buffer._marks
@@ -71,7 +73,7 @@ def save(
                 step=step,
                 extra={"marks": marks},
                 known=buffer._saved_segments,
-                write_iterators=functools.partial(save_iterators, iterators=iterators) if iterators else None,
+                write_iterators=functools.partial(write_iterators, states=places) if places else None,
             )
         finally:
             state.close()

@@ -55,14 +55,17 @@ class _LeanIterator(Iterator[Any]):
         variant = tf.data.experimental.to_variant(dataset)
         # On the dataset's device, as iter does: elements of a copy_to_device dataset live there.
         with tf.device(variant.device):
-            self._resource = tf.raw_ops.AnonymousIteratorV3(output_types=self._types, output_shapes=self._shapes)
-        tf.raw_ops.MakeIterator(dataset=variant, iterator=self._resource)
-        self._pack = _packer(dataset.element_spec)
+            self.iterator_resource = tf.raw_ops.AnonymousIteratorV3(
+                output_types=self._types, output_shapes=self._shapes
+            )
+        tf.raw_ops.MakeIterator(dataset=variant, iterator=self.iterator_resource)
+        self.element_spec = dataset.element_spec
+        self._pack = _packer(self.element_spec)
 
     def __next__(self) -> Any:
         try:
             leaves = tf.raw_ops.IteratorGetNext(
-                iterator=self._resource, output_types=self._types, output_shapes=self._shapes
+                iterator=self.iterator_resource, output_types=self._types, output_shapes=self._shapes
             )
         except tf.errors.OutOfRangeError:
             raise StopIteration from None

@@ -6,6 +6,7 @@ import gc
 import itertools
 import json
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,13 @@ from replayfeed.buffers import (
     Window,
 )
 from replayfeed.buffers.graph_seeds import GraphSeeds
-from replayfeed.buffers.saved_iterators import SavedIterator, check_iterators, restore_iterators, save_iterators
+from replayfeed.buffers.saved_iterators import (
+    SavedIterator,
+    check_iterators,
+    restore_iterators,
+    states_of,
+    write_iterators,
+)
 from replayfeed.pipelines import n_step
 
 VALUE = tf.TensorSpec([], tf.int64)
@@ -34,6 +41,11 @@ STEP = {
     "reward": tf.TensorSpec([], tf.float32),
     "is_terminal": tf.TensorSpec([], tf.bool),
 }
+
+
+def save_iterators(folder: str, iterators: Mapping[str, Any], timeout_s: float = 60.0) -> list[str]:
+    """What `save(iterators=)` does with them."""
+    return write_iterators(folder, states_of(iterators, timeout_s=timeout_s))
 
 
 def filled(buffer: Any, num_steps: int = 20, every: int = 10) -> Any:
