@@ -262,7 +262,9 @@ def test_every_kind_of_file_is_there_to_be_damaged(saved):
     assert any(name.endswith("ids.npy") for name in kinds_of_files(saved))
 
 
-@pytest.mark.parametrize("damage", ["one byte is another", "cut off", "longer", "missing", "empty"])
+@pytest.mark.parametrize(
+    "damage", ["a bit of the end", "a bit of the beginning", "cut off", "longer", "missing", "empty"]
+)
 def test_any_damaged_file_is_named_and_nothing_is_loaded(damage, saved, target, tmp_path):
     names = kinds_of_files(saved)
     assert len(names) > 12
@@ -270,9 +272,8 @@ def test_any_damaged_file_is_named_and_nothing_is_loaded(damage, saved, target, 
         folder = damaged(saved, tmp_path)
         file = folder / name
         content = file.read_bytes()
-        if damage == "one byte is another":
-            # Once in the data and once in the header, where there is one.
-            place = len(content) - 3 if len(names) % 2 else len(content) // 2
+        if damage.startswith("a bit"):
+            place = len(content) - 3 if damage.endswith("end") else 40
             changed = content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :]
         else:
             changed = {"cut off": content[:-1], "longer": content + b"\0", "empty": b"", "missing": b""}[damage]
@@ -284,21 +285,22 @@ def test_any_damaged_file_is_named_and_nothing_is_loaded(damage, saved, target, 
         shutil.rmtree(folder)
 
 
-def test_files_that_took_each_others_place_are_found(saved, target, tmp_path):
-    """Of two fields of the same shape and dtype, and of one field of two segments."""
-    for pair in (("0.b", "0.c"),):
-        folder = damaged(saved, tmp_path)
-        first, second = (next(path for path in sorted(folder.iterdir()) if part_of(path.name, name)) for name in pair)
-        content = first.read_bytes()
-        first.unlink()
-        first.write_bytes(second.read_bytes())
-        second.unlink()
-        second.write_bytes(content)
-        assert first.name in assert_refused(target, folder, "is damaged: its checksum")
-
-
-def part_of(name: str, wanted: str) -> bool:
-    return name.startswith("frames-") and name.endswith(f"{wanted[2:]}.npy") and "column" not in name
+@pytest.mark.parametrize("fields", [("b", "b"), ("b", "c"), ("words", "arrivals")])
+def test_files_that_took_each_others_place_are_found(fields, saved, target, tmp_path):
+    """Files of two segments of the same size, or of two fields of one: all are sound but for their names."""
+    folder = damaged(saved, tmp_path)
+    names = kinds_of_files(folder)
+    starts = ("frames-000000", "frames-000001" if fields[0] == fields[1] else "frames-000000")
+    first, second = (
+        next(name for name in names if name.startswith(start) and name.endswith(f".{field}.npy"))
+        for start, field in zip(starts, fields, strict=True)
+    )
+    contents = [(folder / name).read_bytes() for name in (first, second)]
+    for name, content in zip((second, first), contents, strict=True):
+        (folder / name).unlink()
+        (folder / name).write_bytes(content)
+    message = assert_refused(target, folder, "is damaged|bytes, expected")
+    assert first in message or second in message
 
 
 def test_a_damaged_newest_save_does_not_hide_an_older_one(saved, target, tmp_path):
