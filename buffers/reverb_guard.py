@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -252,6 +253,7 @@ def _watch_server(link: ServerLink, alarm: tf.queue.FIFOQueue, timeout_s: float,
         try:
             # A thread that is inside Reverb when Python goes would abort the process: `end_waits` waits for it.
             with link.in_python():
+                asked_at = time.monotonic()
                 info = link.ask().get(link.table)
         except ValueError:
             return  # closed
@@ -266,7 +268,7 @@ def _watch_server(link: ServerLink, alarm: tf.queue.FIFOQueue, timeout_s: float,
             continue
         look()
         if info is not None:
-            link.note_age(info)
+            link.note_age(info, asked_at)
         watch = Watch(link, timeout_s)
         if is_silent:
             is_silent = False

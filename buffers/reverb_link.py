@@ -27,8 +27,9 @@ _T = TypeVar("_T")
 _POLL_SECONDS = 0.02
 _END_SECONDS = 3.0
 _LEAVE_SECONDS = 0.05
-# The time that a table's thread says it has run, as a share of the true one: at least.
+# What a table's thread says it has run since it was last asked: at least so much of the true time, but for so long.
 _CLEARLY = 0.9
+_AGE_SECONDS = 0.25
 # A call looks this often whether its buffer was closed.
 _CALL_SLICE_SECONDS = 0.25
 FIRST_LINE_SECONDS = 1.0
@@ -79,7 +80,7 @@ class ServerLink:
                 f"its priorities, and is not to be opened: open {owners[table]!r}."
             )
         self.first_info = tables[table]
-        self._age_s, self._known_since = _age_s(tables[table]), time.monotonic()
+        self._age_s, self._aged_at = _age_s(tables[table]), time.monotonic()
         self.table_names = tuple(sorted(tables))
         self.own_table_names = tuple(own_names)
 
@@ -119,16 +120,16 @@ class ServerLink:
         # Reverb takes whole seconds, and takes 0 for ever.
         return self.client.server_info(timeout=max(1, int(min(seconds, 2.0))))
 
-    def note_age(self, info: Any) -> None:
-        """Sees whether the server was started anew: its table's thread has run for less than before, or since then.
+    def note_age(self, info: Any, asked_at: float) -> None:
+        """Sees whether the server was started anew: its table's thread has run for less than it would have.
 
         Args:
           info: the table's `TableInfo`; called every second while datasets run.
+          asked_at: `time.monotonic()` before it was asked for.
         """
-        age_s = _age_s(info)
-        known_s = _CLEARLY * (time.monotonic() - self._known_since) - 1.0
-        self.was_replaced = self.was_replaced or age_s < max(self._age_s, known_s)
-        self._age_s = age_s
+        passed_s, age_s = asked_at - self._aged_at, _age_s(info)
+        self.was_replaced = self.was_replaced or age_s < self._age_s + _CLEARLY * passed_s - _AGE_SECONDS
+        self._age_s, self._aged_at = age_s, time.monotonic()
 
     def no_answer(self) -> str:
         """What is said of a silent server."""
