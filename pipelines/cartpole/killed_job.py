@@ -15,6 +15,9 @@ import numpy as np
 
 from . import resumable
 
+# What the last episodes have to return on average, in a run that has gone on.
+BAR = 100.0
+
 
 @dataclasses.dataclass(frozen=True)
 class FinishedEpisode:
