@@ -312,14 +312,45 @@ def test_what_is_saved_while_threads_add_is_one_moment_of_all_agents(mode, by_st
 
 
 def test_a_buffer_that_cannot_be_captured_leaves_the_others_free(monkeypatch):
-    buffer = make()
-    add(buffer, 1)
+    """Frames of the first one are not kept for a save that never comes: beyond 4 MB of them adds would wait."""
+    spec = {"value": tf.TensorSpec([2**20], tf.uint8)}
+    buffer = make(data_specs=dict.fromkeys(POLICIES, spec))
+    frames = dict.fromkeys(POLICIES, {"value": np.zeros([1, 7, 2**20], np.uint8)})
+    buffer.add_sequence(frames)
     monkeypatch.setattr(buffer.buffer_of("wolf"), "_capture", lambda: int("a part that fails"))
     with pytest.raises(ValueError, match="a part that fails"):
         buffer.get_state()
     monkeypatch.undo()
-    add(buffer, 2)
-    assert make().set_state(buffer.get_state()).frames == 6
+    overwrites = threading.Thread(target=buffer.add_sequence, args=(frames,), daemon=True)
+    overwrites.start()
+    overwrites.join(timeout=60)
+    assert not overwrites.is_alive()
+
+
+def test_who_could_go_on_is_ended_with_the_environment_though_absent(tmp_path):
+    saved, other = make(), make()
+    add(saved, 0)
+    saved.save(tmp_path)
+    other.restore(tmp_path)
+    add(other, 1, ["sheep"], end_of_episode=np.array([True]))
+    add(other, 2, ["wolf_0"])
+    with pytest.raises(EmptyBufferError, match="no window of 2 frames"):
+        other.sample(1, num_steps=2, policy="wolf")
+    assert other.sample(1, num_steps=2, policy="sheep")[0]["value"].numpy().tolist() == [[0, 1]]
+
+
+def test_an_end_that_nobody_told_is_warned_of_after_a_restore_too(tmp_path):
+    build = functools.partial(
+        make, "lockstep", data_specs=dict.fromkeys(POLICIES, {**SPEC, "done": tf.TensorSpec([], tf.bool)})
+    )
+    saved, other = build(), build()
+    saved.add_batch({"sheep": {**values(1), "done": np.array([True])}})
+    saved.save(tmp_path)
+    other.restore(tmp_path)
+    with pytest.raises(EmptyBufferError):
+        other.sample(1, num_steps=2)
+    with pytest.warns(UserWarning, match="a frame followed one with 'done', and no end was told"):
+        other.add_batch({"sheep": {**values(2), "done": np.array([False])}})
 
 
 # All or nothing
