@@ -180,7 +180,7 @@ class Restorable(tf.train.experimental.PythonState):
 
         Raises:
           TypeError: a count is no int, or `step` can change no more.
-          ValueError: a count is too small, or `keep_every` without `keep_last`.
+          ValueError: a count is too small, or `keep_every` without `keep_last`; `folder` is not of this machine.
 
         >>> import tempfile
         >>> from replayfeed.buffers import TFUniformReplayBuffer

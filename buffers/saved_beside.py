@@ -42,6 +42,8 @@ class SavedBeside(tf.train.experimental.PythonState):
         check_count("keep_every", keep_every, optional=True)
         if keep_every is not None and keep_last is None:
             raise ValueError("keep_every says which saves keep_last does not remove: give keep_last too.")
+        if "://" in os.fspath(folder):
+            raise ValueError(f"folder must be of this machine, got {os.fspath(folder)!r}; save to a disk, and copy it.")
         if step is not None and not isinstance(step, tf.Variable) and not callable(step):
             raise TypeError(
                 f"step must be a tf.Variable or a function without arguments, to be asked at each save, got {step!r}."
@@ -49,7 +51,8 @@ class SavedBeside(tf.train.experimental.PythonState):
         self.last_save: SaveReport | None = None
         self.last_restore: RestoreReport | None = None
         self._buffer = buffer
-        self._folder = os.fspath(folder)
+        # A process that changes its folder later still saves there.
+        self._folder = os.path.abspath(folder)
         self._step = step
         self._keep_last = keep_last
         self._keep_every = keep_every

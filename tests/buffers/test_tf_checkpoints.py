@@ -447,3 +447,18 @@ def test_a_checkpoint_of_a_later_version_is_refused(tmp_path):
 def test_what_a_later_save_would_refuse_is_refused_at_once(settings, error, message, tmp_path):
     with pytest.raises(error, match=message):
         ring().saved_in(tmp_path, **settings)
+
+
+def test_a_folder_of_another_machine_is_refused_at_once():
+    with pytest.raises(ValueError, match="folder must be of this machine, got 'gs://bucket/run'"):
+        ring().saved_in("gs://bucket/run")
+
+
+def test_a_process_that_changes_its_folder_goes_on_saving_where_it_did(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    part = filled(1).saved_in("buffer")
+    part.serialize()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    part.serialize()
+    assert saves(tmp_path) == ["step-000000000000", "step-000000000001"]
