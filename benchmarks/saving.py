@@ -19,7 +19,7 @@ from measure import Bar, Contender, Scale, Timed, interleave, row
 from numpy_peers import NumpyRing, copy_bandwidth
 from saving_data import empty_buffer, full_buffer, num_pixel_frames
 from saving_files import FreshFolder, forget, prepared, read_arrays, write_arrays, write_plainly
-from saving_peers import Elsewhere, TfAgents
+from saving_peers import Elsewhere
 from workloads import FRAMES, W1, Workload
 
 OURS = "replayfeed"
@@ -64,7 +64,6 @@ def _saving(workload: Workload, capacity: int, scale: Scale) -> dict[str, Any]:
             writing(_CHECKED, lambda path: write_arrays(path, arrays, sync=True, check=True)),
             writing(_PLAIN, lambda path: write_plainly(path, source)),
             Contender(_COPY, lambda: np.copyto(target, source), megabytes),
-            TfAgents(workload, capacity, folder).saving(),
             *elsewhere.contenders("save"),
         ]
         samples = interleave(contenders, scale)
@@ -77,14 +76,12 @@ def _restoring(workload: Workload, capacity: int, scale: Scale) -> list[dict[str
     rows = []
     with _folder() as folder, Elsewhere(workload, capacity, folder) as elsewhere:
         files = _saved(workload, capacity, folder)
-        theirs = TfAgents(workload, capacity, folder)
         for cold in (False, True):
             megabytes = capacity * workload.frame_bytes / _MEGABYTE
             contenders: list[Timed] = [
                 files.restoring(megabytes, cold=cold),
                 files.loading(_LOADED, megabytes, cold=cold, check=False),
                 files.loading(_LOADED_CHECKED, megabytes, cold=cold, check=True),
-                theirs.loading(cold=cold),
                 *(() if cold else elsewhere.contenders("load")),
             ]
             samples = interleave(contenders, scale)

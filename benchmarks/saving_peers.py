@@ -1,60 +1,21 @@
-"""How other libraries save and load: TF-Agents in this process, cpprb and Reverb in their own ones (`peers/`)."""
+"""How other libraries save and load, each in a process of its own (`peers/`)."""
 
 from __future__ import annotations
 
 import dataclasses
 import pathlib
+import sys
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-import tf_agents_peers
-from measure import Contender, Timed
-from peers.environments import CPPRB_SAVING, REVERB_SAVING, python_of
+from measure import Timed
+from peers.environments import CPPRB_SAVING, REVERB_SAVING, TF_AGENTS_SAVING, python_of
 from peers.processes import PeerError, PeerProcess, Peers
 from peers.worker import Experience
-from saving_files import FreshFolder, forget, prepared
 from workloads import FRAMES, Workload
 
-# Of pixels: cpprb compresses them, Reverb gets them one by one, and TF-Agents needs no more to show its pace.
-_PIXELS_ELSEWHERE, _PIXELS_TF_AGENTS = 5_000, 20_000
 _BLOCK = 1_000
 _MEGABYTE = 1e6
-
-
-class TfAgents:
-    """`tf.train.Checkpoint` of a full TFUniformReplayBuffer.
-
-    Args:
-      workload: the fields.
-      capacity: frames.
-      folder: where checkpoints go.
-    """
-
-    def __init__(self, workload: Workload, capacity: int, folder: pathlib.Path) -> None:
-        num = min(capacity, _PIXELS_TF_AGENTS) if workload is FRAMES else capacity
-        buffer = tf_agents_peers.full_buffer(workload, num)
-        self.name = "TF-Agents, tf.train.Checkpoint" + (f", {num:,} frames" if num < capacity else "")
-        self._checkpoint = tf.train.Checkpoint(buffer=buffer)
-        self._megabytes = num * workload.frame_bytes / _MEGABYTE
-        self._fresh = FreshFolder(folder, "tf_agents")
-
-    def saving(self) -> Contender:
-        """Not fsynced."""
-        return prepared(self.name, self._fresh.renew, self._write, self._megabytes)
-
-    def loading(self, *, cold: bool) -> Contender:
-        """Into the variables that are there."""
-        if not self._fresh.path.exists():
-            self._write()
-        forget_or_not = (lambda: forget(self._fresh.path)) if cold else (lambda: None)
-        return prepared(self.name, forget_or_not, self._read, self._megabytes)
-
-    def _write(self) -> None:
-        self._checkpoint.write(str(self._fresh.path / "checkpoint"))
-
-    def _read(self) -> None:
-        self._checkpoint.read(str(self._fresh.path / "checkpoint")).assert_consumed()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,11 +65,15 @@ class Elsewhere:
 
     def __enter__(self) -> Elsewhere:
         self._peers.__enter__()
-        for environment, peer in (("cpprb", CPPRB_SAVING), ("reverb", REVERB_SAVING)):
-            max_items = _PIXELS_ELSEWHERE if self._workload is FRAMES else peer.max_items
+        # Of pixels fewer: cpprb compresses them, Reverb gets them one by one, and TF-Agents shows its pace with these.
+        for peer, python, most_pixels in (
+            (TF_AGENTS_SAVING, pathlib.Path(sys.executable), 20_000),
+            (CPPRB_SAVING, python_of("cpprb"), 5_000),
+            (REVERB_SAVING, python_of("reverb"), 5_000),
+        ):
+            max_items = most_pixels if self._workload is FRAMES else peer.max_items
             variables = {**peer.variables, "TMPDIR": str(self._folder)}
             peer = dataclasses.replace(peer, max_items=max_items, variables=variables)
-            python = python_of(environment)
             if isinstance(python, str):
                 self.not_measured[peer.title] = python
                 continue

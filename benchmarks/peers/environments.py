@@ -110,6 +110,8 @@ RLLIB_AGENTS = dataclasses.replace(PEERS["rllib"], script="rllib_agents_peer.py"
 # To files and back: other buffers, in the environments of the same peers.
 CPPRB_SAVING = dataclasses.replace(PEERS["cpprb"], script="cpprb_saving_peer.py", max_items=200_000)
 REVERB_SAVING = dataclasses.replace(PEERS["reverb"], script="reverb_saving_peer.py")
+# In a process of its own: threads of TensorFlow go on for a while after it saved.
+TF_AGENTS_SAVING = Peer("TF-Agents, tf.train.Checkpoint", "tf_agents_saving_peer.py")
 
 # What they are compared with, here so that it takes its turns in a process like theirs.
 OURS = Peer("replayfeed", "replayfeed_peer.py")
