@@ -520,6 +520,9 @@ class EpisodicReplayBuffer(SavedEpisodes, ReplayBuffer):
     def set_metadata(self, episode_id: int, metadata: Mapping[str, Any]) -> None:
         """Keeps a mapping beside an episode, for as long as the episode is held; it replaces the one before.
 
+        It is saved with the buffer where it holds numbers, text, bytes, None, NumPy arrays, tensors, and lists, tuples
+        and dicts of these; `save` refuses anything else, by name.
+
         Raises:
           ValueError: the episode is not held.
         """

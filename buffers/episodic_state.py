@@ -31,7 +31,7 @@ from .storage import FrameStorage
 _NO_EPISODE = -1
 
 # A moment tells the states of unfinished episodes; with more of them than this beside the streams' there is none.
-_MOST_UNFINISHED = 1000
+MOST_UNFINISHED = 1000
 
 # Episodes that can ever begin.
 _MOST_EPISODES = 1 << (63 - STEP_BITS)
@@ -113,7 +113,7 @@ class EpisodicState:
                 "states": table.states_of(episodes),
                 "open": self._writer.open_episodes,
                 "graph_seeds": graph_seeds,
-                "page_places": _ranks(table.places()),
+                "page_places": _ranks(table.places()).astype(np.int32),
                 "sampled_frames": np.packbits(usage.marked(rows)),
                 "sampled_episodes": np.packbits(usage.marked(usage.num_rows + table.slot(episodes))),
             }
@@ -206,7 +206,7 @@ class EpisodicState:
         episodes = table.ids()
         states = table.states_of(episodes)
         growing = np.flatnonzero(states & FINISHED == 0)
-        if len(growing) > self._batch_size + _MOST_UNFINISHED:
+        if len(growing) > self._batch_size + MOST_UNFINISHED:
             return None
         return {
             "next_id": table.next_id,
@@ -325,7 +325,7 @@ class _Saved:
         if page_rows < 1 or page_rows & (page_rows - 1):
             raise _damaged(f"page_rows is {page_rows}")
         num_pages = int((-(-lengths // page_rows)).sum())
-        places = _array(state, "page_places", np.int64, num_pages)
+        places = _array(state, "page_places", np.int32, num_pages).astype(np.int64)
         if (np.sort(places) != np.arange(num_pages)).any():
             raise _damaged("page_places has no place for each page")
         loose_flag = values.get("loose_flag")

@@ -9,7 +9,7 @@ from .adds import Adds
 from .buffer_state import BufferState, RestorePlan
 from .episode_ids import EpisodeIds
 from .episode_reader import EpisodeReader
-from .episodic_state import EpisodicState
+from .episodic_state import MOST_UNFINISHED, EpisodicState
 from .restorable import Restorable
 
 
@@ -57,7 +57,13 @@ class SavedEpisodes(Restorable):
     def _moment(self) -> Any:
         with self._lock:
             self._check_open()
-            return self._state.moment()
+            moment = self._state.moment()
+        if moment is None:
+            raise ValueError(
+                f"a moment tells of at most {MOST_UNFINISHED} unfinished episodes beside the streams', and there are "
+                "more; end those that get no more frames (end_of_episode, is_last, step_type), or save at this step."
+            )
+        return moment
 
     def _cut_back(self, moment: Any) -> int:
         with self._lock:
