@@ -750,3 +750,37 @@ def test_transforms_see_a_restored_life_as_one(tmp_path):
     # Frames 0, 1 and 3 of one life: at 2 it had no turn.
     assert transition.reward.numpy().tolist() == [0 + 0.5 * 1]
     assert transition.next_observation.numpy().tolist() == [3]
+
+
+@pytest.mark.parametrize("names", [["", "x/y"], ["..", "moments"], ["a.b", "A.B"]])
+def test_policies_may_have_any_names(names, tmp_path):
+    policy_of = dict(zip(["one", "two"], names, strict=True))
+
+    def build(capacity: int) -> MultiAgentReplayBuffer:
+        specs = dict.fromkeys(policy_of, SPEC)
+        return MultiAgentReplayBuffer(specs, policy_of, functools.partial(TFUniformReplayBuffer, max_length=capacity))
+
+    saved = build(6)
+    for number in range(8):
+        saved.add_batch({"one": values(number), "two": values(100 + number)})
+        saved.save(tmp_path, keep_last=1)
+    for other, on_mismatch in ((build(6), "error"), (build(2), "keep"), (build(9), "resize")):
+        assert other.restore(tmp_path, on_mismatch).frames == 12
+        assert held(other) == {"one": [[2, 3, 4, 5, 6, 7]], "two": [[102, 103, 104, 105, 106, 107]]}
+        other.save(tmp_path / on_mismatch)
+        again = build(other.capacity_of(names[0]))
+        again.restore(tmp_path / on_mismatch)
+        assert held(again) == held(other)
+
+
+def test_an_iterator_of_all_policies_goes_on_where_it_stood(tmp_path):
+    buffers = [make(make_buffer=BufferConfig("uniform", 20, seed=3)) for _ in range(2)]
+    for number in range(30):
+        add(buffers[0], number)
+    iterators = [iter(buffer.as_dataset(4)) for buffer in buffers]
+    for _ in range(3):
+        next(iterators[0])
+    buffers[0].save(tmp_path, iterators={"train": iterators[0]})
+    buffers[1].restore(tmp_path, iterators={"train": iterators[1]})
+    for _ in range(8):
+        assert plain(next(iterators[1])) == plain(next(iterators[0]))
