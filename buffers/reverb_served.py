@@ -481,6 +481,22 @@ class ServedBuffer(ReplayBuffer):
         del path, on_mismatch, step, cut_back, iterators
         refuse("restore")
 
+    def saved_in(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        step: tf.Variable | Callable[[], int] | None = None,
+        keep_last: int | None = None,
+        keep_every: int | None = None,
+    ) -> NoReturn:
+        """Refuses, as `save`; `tf.train.Checkpoint(buffer=buffer)` keeps which checkpoint of the server it belongs to.
+
+        Raises:
+          ValueError: always.
+        """
+        del folder, step, keep_last, keep_every
+        refuse("saved_in")
+
     def get_state(self) -> NoReturn:
         """Refuses, as `save`.
 

@@ -15,9 +15,9 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("results"), help="folder for picture and dataset")
     parser.add_argument("--seed", type=int, default=1, help="of environments, networks and draws (default: 1)")
     parser.add_argument(
-        "--parts", nargs="+", default=["local", "served", "offline", "pendulum"], metavar="PART",
-        choices=["local", "served", "offline", "pendulum"],
-        help="local, served, offline (which needs local), pendulum; default: all",
+        "--parts", nargs="+", default=["local", "served", "offline", "pendulum", "killed"], metavar="PART",
+        choices=["local", "served", "offline", "pendulum", "killed"],
+        help="local, served, offline (which needs local), pendulum, killed; default: all",
     )  # fmt: skip
     arguments = parser.parse_args()
     if "offline" in arguments.parts and "local" not in arguments.parts:

@@ -1,4 +1,4 @@
-"""The four parts in order, the table and the picture."""
+"""The five parts in order, the table and the picture."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from replayfeed.pipelines.pendulum import job as pendulum_job
 from replayfeed.pipelines.pendulum.recording import record as record_pendulum
 
-from . import local_job, offline_job, served_job
+from . import killed_job, local_job, offline_job, served_job
 from .dqn import DqnSettings
 from .report import PartResult, RecordedReturns, picture, table
 
-PARTS = ("local", "served", "offline", "pendulum")
+PARTS = ("local", "served", "offline", "pendulum", "killed")
 
 
 def run_parts(parts: Collection[str], seed: int, output: Path) -> bool:
@@ -68,12 +68,24 @@ def run_parts(parts: Collection[str], seed: int, output: Path) -> bool:
             flush=True,
         )
         pendulum += pendulum_job.run(recorded_pendulum, seed)
+    killed: killed_job.KilledRun | None = None
+    if "killed" in parts:
+        _announce("(e) DQN on CartPole in a process that is killed with SIGKILL, and goes on in another one")
+        folder = output / "cartpole_run"
+        shutil.rmtree(folder, ignore_errors=True)
+        killed = killed_job.run(folder, seed)
+        print(f"{killed}; return {killed.mean_return():.1f} in the end", flush=True)
+        killed_job.picture(killed, output / "cartpole_killed.png")
 
-    path = output / "cartpole.png"
-    recorded = recording.mean_return if recording else None
-    picture(online, offline, recorded, path, pendulum=pendulum, pendulum_data=pendulum_data)
     results = [*online, *offline, *pendulum]
-    print(f"\n{table(results)}\n")
+    pictures = []
+    if results:
+        pictures.append(output / "cartpole.png")
+        recorded = recording.mean_return if recording else None
+        picture(online, offline, recorded, pictures[0], pendulum=pendulum, pendulum_data=pendulum_data)
+        print(f"\n{table(results)}\n")
+    if killed:
+        pictures.append(output / "cartpole_killed.png")
     failures = [
         f"{result.name}: return {result.mean_return:.1f}, bar {result.bar:.0f}"
         for result in results
@@ -81,7 +93,12 @@ def run_parts(parts: Collection[str], seed: int, output: Path) -> bool:
     ]
     if recording and recording.mean_return < cloning.recorded_bar:
         failures.append(f"recorded episodes: return {recording.mean_return:.1f}, bar {cloning.recorded_bar:.0f}")
-    print(f"Picture: {path}")
+    if killed and not killed.is_same:
+        failures.append("killed run: frames or weights are not as they were saved")
+    if killed and killed.mean_return() < killed_job.BAR:
+        failures.append(f"killed run: return {killed.mean_return():.1f}, bar {killed_job.BAR:.0f}")
+    for path in pictures:
+        print(f"Picture: {path}")
     print(f"{time.perf_counter() - started:.0f} seconds in all.")
     for failure in failures:
         print(f"Bar missed: {failure}")

@@ -1,5 +1,7 @@
 """What every buffer and backend does when it is saved: go on as it was, or say what to do instead."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -97,6 +99,7 @@ def test_a_closed_buffer_is_not_saved(make, tmp_path):
 def test_served_buffers_name_the_servers_checkpoint(tmp_path, sampler):
     arguments = {} if sampler is None else {"sampler": Prioritized()}
     with ReverbReplayBuffer.local(COUNTER, max_size=8, sequence_length=1, **arguments) as buffer:
-        for call in (lambda: buffer.save(tmp_path), lambda: buffer.restore(tmp_path), buffer.get_state):
+        calls = (buffer.save, buffer.restore, buffer.saved_in)
+        for call in (*(functools.partial(call, tmp_path) for call in calls), buffer.get_state):
             with pytest.raises(ValueError, match="checkpoint"):
                 call()

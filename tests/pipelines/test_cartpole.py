@@ -169,7 +169,7 @@ def test_the_offline_part_records_the_local_agent_and_needs_good_episodes(record
 
 
 def test_the_job_refuses_unknown_and_lonely_parts(tmp_path):
-    with pytest.raises(ValueError, match="parts must be some of local, served, offline, pendulum, got lokal"):
+    with pytest.raises(ValueError, match="parts must be some of local, served, offline, pendulum, killed, got lokal"):
         job.run_parts(["lokal"], 0, tmp_path)
     with pytest.raises(ValueError, match="got none"):
         job.run_parts([], 0, tmp_path)
