@@ -443,7 +443,8 @@ class ReverbAgentTables:
         """
         if self._closed:
             raise ValueError(CLOSED)
-        self.flush()
+        for reader in self._readers.values():
+            reader._settle()
         return take_checkpoint(self._link, self.local_server, step, timeout_s)
 
     def mark_step(self, step: int) -> None:

@@ -321,7 +321,8 @@ class ReverbTableGroup:
           TypeError, ValueError, WaitTimeoutError, RuntimeError, OSError: as there.
         """
         self._check_open()
-        self.flush()
+        for reader in self._readers.values():
+            reader._settle()
         return take_checkpoint(self._link, self.local_server, step, timeout_s)
 
     def mark_step(self, step: int) -> None:

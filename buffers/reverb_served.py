@@ -414,9 +414,9 @@ class ServedBuffer(ReplayBuffer):
     def checkpoint(self, step: int | None = None, *, timeout_s: float = 600.0) -> CheckpointReport:
         """Asks the server for a checkpoint of all its tables, and returns when it is complete.
 
-        This buffer's pending writes are confirmed first. The checkpoint is on the server's machine, in the
-        `checkpoint_dir` of its `ReplayServer`; when that is started again it begins with the newest one. Writers and
-        readers of all processes wait while Reverb takes it.
+        This buffer's pending writes are confirmed first, but for what a limiter holds back. The checkpoint is on the
+        server's machine, in the `checkpoint_dir` of its `ReplayServer`; when that is started again it begins with the
+        newest one. Writers and readers of all processes wait while Reverb takes it.
 
         Args:
           step: the trainer's, which the server's manifest keeps; None: what was last told (`mark_step`), if any.
@@ -431,6 +431,17 @@ class ServedBuffer(ReplayBuffer):
           ValueError: the server keeps no checkpoints.
           WaitTimeoutError: it takes longer. It goes on, and may be complete later.
           RuntimeError, OSError: the server cannot write it; the message says why.
+
+        >>> import tempfile
+        >>> from replayfeed.buffers import ReverbReplayBuffer
+        >>> folder, spec = tempfile.mkdtemp(), tf.TensorSpec([], tf.int64)
+        >>> with ReverbReplayBuffer.local(spec, max_size=9, sequence_length=1, checkpoint_dir=folder) as buffer:
+        ...     _ = buffer.add_batch([5])
+        ...     buffer.checkpoint(step=100).items["replay"]
+        1
+        >>> with ReverbReplayBuffer.local(spec, max_size=9, sequence_length=1, checkpoint_dir=folder) as buffer:
+        ...     buffer.gather_all().numpy().tolist()
+        [[5]]
         """
         self._check_open()
         self._settle()

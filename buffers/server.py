@@ -47,8 +47,10 @@ class ReplayServer:
     busy cores: they waited for 1.4 to 1.8 s, the checkpoint took 3.3 to 4.4 s, beginning with it 3.3 s, and
     overriding its settings 5.4 s. Tables are copied one after the other: of what is written meanwhile a scan table, or
     a mirror of priorities, may hold some items more or fewer than its own, until those are the oldest.
-    A plain `reverb.Server` can load a checkpoint if it has all tables of it, `replayfeed__server` too, by which clients
-    are told of checkpoints; but it would delete the others of the folder.
+
+    What Reverb's own `Client.checkpoint()` asks for becomes a checkpoint too, a moment later and beside the path that
+    it tells. A plain `reverb.Server` can load a checkpoint if it has all tables of it, `replayfeed__server` too, by
+    which clients are told of checkpoints; but it would delete the others of the folder.
 
     Args:
       tables: `TableConfig`s (or ready `reverb.Table`s).
@@ -61,7 +63,8 @@ class ReplayServer:
         begins as if sampling were about to begin. Settings that say what the data are (`data_spec`, `sequence_length`,
         ...) cannot be overridden.
       checkpoint_every_s: seconds between two checkpoints; none is taken if nothing was inserted or drawn since.
-      checkpoint_every_inserts: inserts, of all tables together, between two checkpoints; looked at five times a second.
+      checkpoint_every_inserts: inserts, of all tables asked for together, between two checkpoints; looked at five times
+        a second.
       keep_last: complete checkpoints that stay; each is whole, and as large as the tables' data. None: all.
       checkpoint_on_stop: take one when the server is stopped. (A signal that ends the process does not stop it.)
       restore_timeout_s: how long finding, reading and checking a checkpoint may take, with a line every 5 s. Then
@@ -90,7 +93,14 @@ class ReplayServer:
     >>> with ReplayServer(tables, checkpoint_dir=folder, checkpoint_every_s=600.0, keep_last=2) as server:
     ...     server.checkpoint(step=7).items
     {'replay': 0}
-    >>> with ReplayServer(tables, checkpoint_dir=folder, on_mismatch="keep", checkpoint_on_stop=True) as server:
+    >>> with ReplayServer(
+    ...     tables,
+    ...     checkpoint_dir=folder,
+    ...     on_mismatch="keep",
+    ...     checkpoint_every_inserts=100_000,
+    ...     checkpoint_on_stop=True,
+    ...     restore_timeout_s=60.0,
+    ... ) as server:
     ...     server.started_from.step
     7
     """

@@ -21,6 +21,7 @@ from .base import WaitTimeoutError
 from .reverb_control import CONTROL_TABLE, CheckpointReport, ServerStatus, read_status, step_of, tell_step, write_status
 from .reverb_import import load_grpc, load_reverb
 from .reverb_wire import open_channel, top_priority
+from .server_checkpoint_compare import base_of
 from .server_checkpoint_records import read_items, read_tables
 from .server_checkpoint_rewrite import link_or_copy
 from .server_manifest import (
@@ -52,7 +53,8 @@ class CheckpointRule:
 
     Attributes:
       every_s: seconds from one to the next; None: not by time.
-      every_inserts: inserts into all tables together from one to the next; None: not by inserts.
+      every_inserts: inserts into all tables together, without those beside another one, from one to the next; None: not
+        by inserts.
       keep_last: the newest ones that stay; None: all.
     """
 
@@ -192,9 +194,10 @@ class ServerCheckpoints:
                 self._adopt(path, 0.0, None, self._counts())
 
     def _counts(self) -> tuple[int, int]:
-        """Inserts and samples of all tables."""
+        """Inserts and samples of all tables but those beside another one."""
         infos = self._client.server_info(timeout=int(_ASK_SECONDS))
-        told = [info.rate_limiter_info for name, info in infos.items() if name != CONTROL_TABLE]
+        own = [name for name in infos if name != CONTROL_TABLE and base_of(name, list(infos)) == name]
+        told = [infos[name].rate_limiter_info for name in own]
         return sum(one.insert_stats.completed for one in told), sum(one.sample_stats.completed for one in told)
 
     def _ask_reverb(self, deadline: float, timeout_s: float) -> str:

@@ -349,14 +349,14 @@ class Told(logging.Handler):
 
 
 def test_checkpoints_come_every_so_many_inserts(tmp_path):
-    config = table(max_size=100, scannable=False)
-    with Told("inserts since the last one") as begun, Told("is complete") as done:
+    config = table(max_size=100, scannable=True)
+    with Told("20 inserts since the last one") as begun, Told("is complete") as done:
         with ReplayServer([config], checkpoint_dir=tmp_path, checkpoint_every_inserts=20) as server:
             with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server) as buffer:
                 buffer.add_sequence([list(range(20))])
                 buffer.flush()
                 assert begun.wait() and done.wait()
-        assert server.last_checkpoint is not None and server.last_checkpoint.items == {"replay": 20}
+        assert server.last_checkpoint is not None and server.last_checkpoint.items == {"replay": 20, "replay__scan": 20}
 
 
 def test_checkpoints_come_every_so_many_seconds_while_something_happens(tmp_path):
