@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,23 +22,24 @@ from replayfeed.buffers import TFPrioritizedReplayBuffer, TFUniformReplayBuffer
 SPEC = {"value": tf.TensorSpec([], tf.int64), "bytes": tf.TensorSpec([1000], tf.uint8)}
 CAPACITY, FRAMES_A_SAVE = 2000, 300
 
-# Forks a process for each line that it reads, and tells its id: so the packages are imported once. Nothing of
-# TensorFlow is used before the fork. A child saves in a loop what follows from the step, and tells when a save is done.
+# Forks a process for each line that it reads, so that the packages are imported once; nothing of TensorFlow is used
+# before the fork. A child saves in a loop what follows from the step, tells when a save is done, and is killed after so
+# many seconds as the line says, wherever it is then.
 WORKER = """
-import os, sys
+import os, signal, sys, threading
 import numpy as np
 import tensorflow as tf
 from replayfeed.buffers import TFUniformReplayBuffer
 
 folder, capacity, num = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
-def work():
+def work(seconds):
     spec = {"value": tf.TensorSpec([], tf.int64), "bytes": tf.TensorSpec([1000], tf.uint8)}
     buffer = TFUniformReplayBuffer(spec, 1, capacity, seed=0)
     step = 0
     if any(name.startswith("step-") for name in os.listdir(folder)):
         step = buffer.restore(folder).step + 1
-    print("begin", flush=True)
+    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
     while True:
         values = np.arange(step * num, (step + 1) * num)
         content = np.repeat(values[None, :, None] % 251, 1000, 2).astype(np.uint8)
@@ -53,40 +52,33 @@ print("ready", flush=True)
 for line in sys.stdin:
     child = os.fork()
     if not child:
-        work()
-    print("child", child, flush=True)
-    os.waitpid(child, 0)
-    print("gone", flush=True)
+        work(float(line))
+    print("gone", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
 def test_saves_survive_kill_9_at_50_random_moments(tmp_path):
     """FR-029: The last complete save always loads, with what it held; what was not complete is named, and removed."""
     rng = np.random.default_rng(0)
-    # Not SIGKILL for the parent: it ends when its input does.
     command = [sys.executable, "-c", WORKER, str(tmp_path), str(CAPACITY), str(FRAMES_A_SAVE)]
     worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with worker:
         assert worker.stdin is not None and worker.stdout is not None
         assert worker.stdout.readline() == "ready\n"
         done, num_partial = -1, 0
-        for _ in range(50):
-            worker.stdin.write("go\n")
+        for number in range(50):
+            worker.stdin.write(f"{rng.uniform(0, 0.1)}\n")
             worker.stdin.flush()
-            told = [worker.stdout.readline().split() for _ in range(2)]
-            (child,) = (int(words[1]) for words in told if words[0] == "child")
-            time.sleep(float(rng.uniform(0, 0.1)))
-            os.kill(child, signal.SIGKILL)
-            while (words := worker.stdout.readline().split()) != ["gone"]:
-                assert words[0] == "saved"
+            while (words := worker.stdout.readline().split())[0] == "saved":
                 done = int(words[1])
-            num_partial += check_folder(tmp_path, done)
+            assert words == ["gone", str(-signal.SIGKILL)]
+            num_partial += check_folder(tmp_path, done, all_saves=number % 7 == 0)
         worker.stdin.close()
     assert done > 20 and num_partial > 5
 
 
-def check_folder(folder: Path, done: int) -> int:
-    """All saves in it load, and the newest is at least that of step `done`; returns how many are partial."""
+def check_folder(folder: Path, done: int, *, all_saves: bool) -> int:
+    """The newest save in it loads, and is at least that of step `done`; returns how many are partial."""
     if not any(path.name.startswith("step-") for path in folder.iterdir()):
         assert done == -1
         return 0
@@ -97,7 +89,7 @@ def check_folder(folder: Path, done: int) -> int:
     partial = [path.name for path in folder.iterdir() if path.name.startswith(".save.writing-")]
     for name in partial:
         assert any(told.startswith(name) for told in report.skipped)
-    for path in folder.glob("step-*"):
+    for path in folder.glob("step-*") if all_saves else []:
         if not any(told.startswith(path.name) for told in report.skipped):
             step = buffer.restore(path).step
             check_contents(buffer, step)

@@ -394,3 +394,28 @@ def test_a_save_beside_adds_beyond_the_limit_of_copies_is_one_moment(tmp_path):
             np.testing.assert_array_equal(ids, np.arange(ids[-1] - 399, ids[-1] + 1))
             np.testing.assert_array_equal(held["pixels"][0], np.repeat(ids[:, None] % 251, 100_000, 1))
             assert other.stats().added == ids[-1] + 1
+
+
+def test_iterators_are_saved_while_adds_wait_at_the_limit_of_copies(tmp_path):
+    """Draws of this dataset, in Python since the delete, need the lock that an add holds which waits for the save."""
+    spec = {"id": tf.TensorSpec([], tf.int64), "pixels": tf.TensorSpec([100_000], tf.uint8)}
+    buffer = TFUniformReplayBuffer(spec, 1, 200, seed=0)
+    next_id = [0]
+
+    def add(rng: np.random.Generator) -> None:
+        ids = next_id[0] + np.arange(50)
+        pixels = np.repeat(ids[:, None] % 251, 100_000, 1).astype(np.uint8)
+        buffer.add_sequence({"id": ids[None], "pixels": pixels[None]})
+        next_id[0] += 50
+
+    for _ in range(4):
+        add(np.random.default_rng(0))
+    buffer.delete([3])
+    iterator = iter(buffer.as_dataset(32))
+    with adders() as threads:
+        threads.start(add)
+        for number in range(5):
+            for _ in range(4):
+                items, _ = next(iterator)
+                np.testing.assert_array_equal(items["pixels"][:, 7], items["id"] % 251)
+            assert buffer.save(tmp_path, step=number, keep_last=1, iterators={"mine": iterator}).seconds < TIMEOUT_S
