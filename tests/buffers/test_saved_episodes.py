@@ -624,6 +624,32 @@ def test_a_buffer_is_cut_back_to_the_step_of_the_model(tmp_path):
     assert_same(at_the_step.buffer, third.buffer)
 
 
+def test_frames_that_were_taken_back_are_neither_found_nor_drawn_nor_counted():
+    world = World.build("plain", capacity=4, max_frames=40, seed=3)
+    world.add(None, 3, [0], False)
+    moment = world.buffer._moment()
+    (ids,) = world.add(None, 6, [0], False)  # within the page of four rows, and in two more
+    world.buffer.sample(300, num_steps=1)
+    assert world.buffer._cut_back(moment) == 6
+    for identity in ids:
+        with pytest.raises(ValueError, match="is not held"):
+            world.buffer.get(identity)
+    twin = world.twin(capacity=4, max_frames=40, seed=3)
+    drawn = world.buffer.sample(50, num_steps=1)[0]["value"].numpy().ravel().tolist()
+    assert set(drawn) == {0, 1, 2}
+    assert drawn == twin.buffer.sample(50, num_steps=1)[0]["value"].numpy().ravel().tolist()
+    for _ in range(30):  # their memory is free again
+        assert world.add(None, 6, [0], False) == [ids]
+        assert world.buffer._cut_back(moment) == 6
+    world.value = 9
+    assert world.add(None, 6, [0], False) == [ids]
+    assert world.buffer.get(ids)["value"].numpy().tolist() == [9, 10, 11, 12, 13, 14]
+    for _ in range(4):
+        world.extend(1, 0)
+    stats = world.buffer.stats()
+    assert (stats.added, stats.evicted, stats.evicted_unsampled) == (13, 9, 6)
+
+
 def test_an_open_episode_that_was_evicted_since_is_lost_and_told(caplog):
     world = World.build("plain", capacity=2, batch_size=2, seed=3)
     world.add(None, 3, [0], False)
