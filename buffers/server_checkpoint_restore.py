@@ -18,7 +18,7 @@ from typing import Any, Literal
 from .item_selectors import selector_from
 from .rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio, bounds_from
 from .reverb_import import load_reverb, load_types
-from .server_checkpoint_compare import Difference, base_of, differences
+from .server_checkpoint_compare import Difference, differences
 from .server_checkpoint_records import info_from, message_of, read_tables
 from .server_checkpoint_rewrite import rewrite
 from .server_manifest import Checkpoint, find_checkpoints, read_through
@@ -204,17 +204,27 @@ def _as_stored(
 
 
 def _with_stored(table: TableConfig, stored: Mapping[str, Any]) -> TableConfig:
-    """What a `TableConfig` would say of the table that plain Reverb has stored."""
+    """What a `TableConfig` would say of the table that plain Reverb has stored.
+
+    Raises:
+      ValueError: none would.
+    """
     info = stored[table.name]
-    return dataclasses.replace(
-        table,
-        max_size=int(info.max_size),
-        max_times_sampled=int(info.max_times_sampled),
-        sampler=selector_from(info.sampler_options),
-        remover=selector_from(info.remover_options),
-        rate_limiter=_limiter_from(info.rate_limiter_info),
-        scannable=any(base_of(name, [table.name]) == table.name and name.endswith("__scan") for name in stored),
-    )
+    try:
+        return dataclasses.replace(
+            table,
+            max_size=int(info.max_size),
+            max_times_sampled=int(info.max_times_sampled),
+            sampler=selector_from(info.sampler_options),
+            remover=selector_from(info.remover_options),
+            rate_limiter=_limiter_from(info.rate_limiter_info),
+            scannable=table.scan_table in stored,
+        )
+    except ValueError as error:
+        raise ValueError(
+            f"table {table.name!r}: what is stored of it is nothing that a TableConfig can tell ({error}); give a "
+            "ready reverb.Table of its name in place of the TableConfig."
+        ) from error
 
 
 def _limiter_from(info: Any) -> RateLimiter:
@@ -243,9 +253,9 @@ def _why(checkpoint: Checkpoint, found: Sequence[Difference], on_mismatch: OnMis
         )
     return (
         f"checkpoint {checkpoint.path} was made with other settings:\n{lines}\n"
-        "Three ways out: ask for the stored settings; give on_mismatch='keep' to serve what is stored as it was, or "
-        "on_mismatch='override' to put the stored items into tables of the new settings; or give another "
-        "checkpoint_dir to begin empty."
+        "Ways out: ask for the stored settings; give on_mismatch='keep' to serve what is stored as it was; give "
+        "on_mismatch='override' to put the stored items into tables of the new settings, where it does not say that "
+        "this cannot be; or give another checkpoint_dir to begin empty."
     )
 
 

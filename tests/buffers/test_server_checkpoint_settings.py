@@ -175,6 +175,19 @@ def test_a_checkpoint_of_plain_reverb_is_compared_by_what_reverb_stores(tmp_path
         assert server.started_from is not None and server.started_from.step is None
 
 
+def test_a_limiter_that_no_config_can_tell_is_kept_for_a_ready_table(tmp_path):
+    def ready() -> reverb.Table:
+        limiter = reverb.rate_limiters.RateLimiter(1.0, 1, 0.5, 1.5)
+        return table().build()[0].replace(rate_limiter=limiter)
+
+    plain = reverb.Server([ready()], checkpointer=reverb.checkpointers.DefaultCheckpointer(str(tmp_path)))
+    plain.localhost_client().checkpoint()
+    plain.stop()
+    with pytest.raises(ValueError, match="nothing that a TableConfig can tell .* give a ready reverb.Table"):
+        served(tmp_path, table(rate_limiter=MinSize(2)), on_mismatch="keep")
+    ReplayServer([ready()], checkpoint_dir=tmp_path).stop()
+
+
 # -- kept --------------------------------------------------------------------------------------
 
 
