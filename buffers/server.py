@@ -44,9 +44,10 @@ class ReplayServer:
 
     While Reverb takes a checkpoint, inserts into and samples of each table in turn wait until its items are copied;
     clients say then that the server does not answer. Measured for 200,000 items of 37 bytes (16 MB on the disk), on 2
-    busy cores: they waited for 1.4 to 1.8 s, the checkpoint took 3.3 to 4.4 s, beginning with it 3.3 s, and
-    overriding its settings 5.4 s. Tables are copied one after the other: of what is written meanwhile a scan table, or
-    a mirror of priorities, may hold some items more or fewer than its own, until those are the oldest.
+    cores that others kept busy: they waited for 0.5 to 1.8 s, the checkpoint took 2.2 to 4.4 s, beginning with it 1.3
+    to 3.3 s, and overriding its settings 3.6 to 5.4 s. Tables are copied one after the other: of what is written
+    meanwhile a scan table, or a mirror of priorities, may hold some items more or fewer than its own, until those are
+    the oldest.
 
     What Reverb's own `Client.checkpoint()` asks for becomes a checkpoint too, a moment later and beside the path that
     it tells. A plain `reverb.Server` can load a checkpoint if it has all tables of it, `replayfeed__server` too, by
