@@ -61,8 +61,8 @@ class ReplayServer:
         `'keep'`: the stored ones hold, tables that are not asked for included; `tables` tells them. `'override'`: the
         stored items go into tables of the settings asked for, as many as the remover leaves there, with priorities
         and numbers of draws; what does not go is said. Where the limiter's counts do not fit the new limiter, it
-        begins as if sampling were about to begin. Settings that say what the data are (`data_spec`, `sequence_length`,
-        ...) cannot be overridden.
+        begins as if sampling were about to begin. What says what the data are (`data_spec`, `sequence_length`, ...)
+        cannot be overridden; nor are tables that tell priorities added, or full reservoirs enlarged.
       checkpoint_every_s: seconds between two checkpoints; none is taken if nothing was inserted or drawn since.
       checkpoint_every_inserts: inserts, of all tables asked for together, between two checkpoints; looked at five times
         a second.

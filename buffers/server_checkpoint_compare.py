@@ -68,7 +68,9 @@ def differences(
             # The same items as in its owner; what differs otherwise, differs there.
             setting = _BESIDE[name.removeprefix(owner)]
             if setting is not None and (name in stored) != (name in asked):
-                found.append(Difference(owner, setting, repr(name in stored), repr(name in asked)))
+                # A scan table can be built from stored items; a mirror cannot, since its keys are their frames' ids.
+                fixed = name in asked and setting == "tracks_least" and stored[owner].current_size > 0
+                found.append(Difference(owner, setting, repr(name in stored), repr(name in asked), fixed))
         elif name not in stored:
             found.append(Difference(name, "table", _NOT_THERE, "one"))
         elif name not in asked:
@@ -101,6 +103,9 @@ def _of_one(stored: Any, asked: Any, stored_limiter: str | None, asked_limiter: 
         options = [getattr(info, f"{role}_options") for info in (stored, asked)]
         pairs.append((role, selector_from(options[0]), selector_from(options[1]), False))
     found = [Difference(name, setting, repr(a), repr(b), fixed) for setting, a, b, fixed in pairs if a != b]
+    if _is_reservoir(stored) and stored.current_size == stored.max_size < asked.max_size:
+        # What comes next would all find room, so that the stored items would stay with a smaller chance.
+        found[0] = dataclasses.replace(found[0], is_fixed=True)
     bounds = [bounds_from(info.rate_limiter_info) for info in (stored, asked)]
     if bounds[0] != bounds[1]:
         words = [
@@ -112,6 +117,11 @@ def _of_one(stored: Any, asked: Any, stored_limiter: str | None, asked_limiter: 
     found += _of_signatures(stored, asked)
     # Where there are no data they are not as anything.
     return found if stored.current_size else [dataclasses.replace(one, is_fixed=False) for one in found]
+
+
+def _is_reservoir(info: Any) -> bool:
+    about = packed_signature(info.signature, info.name)
+    return about is not None and about["table"].get("initial") == "random"
 
 
 def _of_signatures(stored: Any, asked: Any) -> list[Difference]:
@@ -135,8 +145,9 @@ def _of_signatures(stored: Any, asked: Any) -> list[Difference]:
     for setting in ("initial", "fields", "agents"):
         values = [one["table"].get(setting) for one in about]
         if values[0] != values[1]:
-            # Items with random priorities are a fair choice of all items ever inserted; others are none.
-            fixed = setting != "initial" or "random" in values
+            # Items with random priorities are a fair choice of all items ever inserted, others are none; and the mirror
+            # that tells the greatest priority cannot be built from stored items.
+            fixed = setting != "initial" or "random" in values or values[1] == "max"
             found.append(Difference(name, setting, repr(values[0]), repr(values[1]), fixed))
     return found
 

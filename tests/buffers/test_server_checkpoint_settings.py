@@ -115,6 +115,8 @@ def test_every_difference_is_told_with_both_values_and_the_ways_out(stored):
             r"table 'replay': data_spec: stored .*int64\[\], asked for a int64\[\], b float32\[3\]",
         ),
         (table(remover=MinHeap(), initial="random"), "table 'replay': initial: stored 1.0, asked for 'random'"),
+        (table(sampler=Prioritized(), initial="max"), "table 'replay': initial: stored 1.0, asked for 'max'"),
+        (table(sampler=Prioritized(), tracks_least=True), "table 'replay': tracks_least: stored False, asked for True"),
     ],
 )
 def test_what_the_data_are_cannot_be_overridden(stored, asked, told):
@@ -256,6 +258,36 @@ def test_a_smaller_table_whose_remover_goes_by_chance_keeps_as_many(stored, remo
     folder = stored(table(), [2.0, 0.0, 1.0, 5.0, 3.0])
     with served(folder, table(max_size=3, remover=remover), on_mismatch="override") as server:
         assert len(frames(server)) == 3
+
+
+def test_a_full_reservoir_becomes_smaller_but_not_larger(tmp_path):
+    """In a larger one what comes next would all find room, and stay with a greater chance than the stored items."""
+
+    def reservoir(size: int) -> TableConfig:
+        return table(max_size=size, remover=MinHeap(), initial="random")
+
+    with (
+        served(tmp_path, reservoir(4)) as server,
+        ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server) as buffer,
+    ):
+        buffer.add_sequence([list(range(6))])
+        buffer.flush()
+        server.checkpoint()
+        stored = frames(server)
+    with pytest.raises(ValueError, match="max_size: stored 4, asked for 5 .the stored data are as they are"):
+        served(tmp_path, reservoir(5), on_mismatch="override")
+    with served(tmp_path, reservoir(2), on_mismatch="override") as server:
+        assert frames(server) == dict(sorted(stored.items(), key=lambda item: item[1])[2:])
+
+
+def test_tables_that_tell_priorities_go_when_they_are_not_asked_for_any_more(stored):
+    folder = stored(table(sampler=Prioritized(), initial="max", tracks_least=True), [1.0, 4.0])
+    with served(folder, table(sampler=Prioritized(), initial=2.0), on_mismatch="override") as server:
+        assert server.table_names == ("replay",)
+        with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server) as buffer:
+            buffer.add_batch([7])
+            buffer.flush()
+        assert frames(server) == {0: 1.0, 1: 4.0, 7: 2.0}
 
 
 def test_items_that_were_drawn_as_often_as_they_may_be_are_left_out(stored):
