@@ -262,7 +262,7 @@ def assert_goes_on_alike(case: Case, one: Run, other: Run) -> None:
         assert other.everything() == one.everything(), step
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(cases(), st.sampled_from(["save", "save", "state", "bytes"]), st.booleans())
 def test_a_restored_ring_goes_on_as_the_one_that_was_saved(tmp_path_factory, case, way, parted_before):
     one = Run(case.build(), case.kind)

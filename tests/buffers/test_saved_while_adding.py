@@ -369,17 +369,17 @@ def test_a_writer_that_waits_goes_on_when_rows_are_not_wanted_any_more():
 
 
 def test_a_save_beside_adds_beyond_the_limit_of_copies_is_one_moment(tmp_path):
-    """40 MB, of which copies may take 4 MiB: adds that overwrite all of it wait for the save, and both end."""
+    """20 MB, of which copies may take 4 MiB: adds that overwrite all of it wait for the save, and both end."""
     spec = {"id": tf.TensorSpec([], tf.int64), "pixels": tf.TensorSpec([100_000], tf.uint8)}
 
     def items(first: int) -> Any:
         ids = first + np.arange(50)
         return {"id": ids[None], "pixels": np.repeat(ids[:, None] % 251, 100_000, 1).astype(np.uint8)[None]}
 
-    buffer, other = (TFUniformReplayBuffer(spec, 1, 400) for _ in range(2))
-    for first in range(0, 400, 50):
+    buffer, other = (TFUniformReplayBuffer(spec, 1, 200) for _ in range(2))
+    for first in range(0, 200, 50):
         buffer.add_sequence(items(first))
-    next_id = [400]
+    next_id = [200]
 
     def add(rng: np.random.Generator) -> None:
         buffer.add_sequence(items(next_id[0]))
@@ -391,7 +391,7 @@ def test_a_save_beside_adds_beyond_the_limit_of_copies_is_one_moment(tmp_path):
             other.restore(buffer.save(tmp_path, step=number, keep_last=1).path)
             held = other.gather_all()
             ids = held["id"].numpy()[0]
-            np.testing.assert_array_equal(ids, np.arange(ids[-1] - 399, ids[-1] + 1))
+            np.testing.assert_array_equal(ids, np.arange(ids[-1] - 199, ids[-1] + 1))
             np.testing.assert_array_equal(held["pixels"][0], np.repeat(ids[:, None] % 251, 100_000, 1))
             assert other.stats().added == ids[-1] + 1
 
