@@ -264,9 +264,9 @@ class EpisodeTable:
         self.set_flags(episodes, COMPLETED | FINISHED)
 
     def rebuild(self, oldest: int, states: Array, places: Array, metadata: Mapping[int, Mapping[str, Any]]) -> None:
-        """Becomes a table that was saved; the frames lie in their rows already (`EpisodePages.rebuild`).
+        """Becomes a table that was saved; nothing may be held, and the frames lie in their rows already.
 
-        Counters of what was added and evicted are the caller's to set.
+        Those are the rows of `rows_of_pages`. Counters of what was added and evicted are the caller's to set.
 
         Args:
           oldest: the oldest episode.
@@ -274,7 +274,6 @@ class EpisodeTable:
           places: what `places` told of them.
           metadata: what is kept beside them.
         """
-        self.clear()
         episodes = np.arange(oldest, oldest + len(states))
         slots, lengths = self.slot(episodes), lengths_of(states)
         self.oldest, self.next_id = oldest, oldest + len(states)

@@ -308,6 +308,17 @@ def test_datasets_and_graphs_made_before_read_what_was_restored():
     assert next(iterator)[0]["value"].numpy().max() < 9
 
 
+def test_what_a_smaller_buffer_gives_up_counts_as_drawn_where_it_was():
+    world = World.build("plain", capacity=3, max_frames=40, seed=3)
+    world.add(None, 6, [0, 2], False)
+    world.buffer.sample(50)  # whole episodes
+    world.extend(3, 0)  # instead of the first of them
+    small = World.build("plain", capacity=1, max_frames=40, seed=3).buffer
+    small.set_state(world.buffer.get_state(), "resize")
+    stats = small.stats()
+    assert (stats.frames, stats.evicted, stats.evicted_unsampled, stats.sampled) == (3, 6, 0, 50)
+
+
 def test_marks_of_what_was_drawn_are_restored_with_the_frames():
     world = World.build("plain", capacity=2, max_frames=40, seed=3)
     world.add(None, 6, [0, 0, 2], False)
@@ -325,6 +336,11 @@ def test_a_warning_of_an_end_that_nothing_told_comes_after_a_restore_too():
     restored.set_state(buffer.get_state())
     with pytest.warns(UserWarning, match="windows run on from one episode into the next"):
         restored.add_batch({"value": [2], "done": [False]})
+    moment = buffer._moment()
+    buffer.end_stream()
+    buffer._cut_back(moment)
+    with pytest.warns(UserWarning, match="windows run on from one episode into the next"):
+        buffer.add_batch({"value": [2], "done": [False]})
 
 
 # -- metadata ------------------------------------------------------------------------------------
