@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -58,10 +59,12 @@ class Restorable(tf.train.experimental.PythonState):
         and a hidden folder that the next save removes.
 
         Args:
-          path: a folder, made where it is not there. Each save makes a folder in it, such as `step-000000001000`.
+          path: a folder, made where it is not there. Each save makes a folder in it, such as `step-000000001000`. Each
+            buffer has its own: one that holds saves of another spec or class is refused, of another buffer told.
           step: of the training, at least 0, by which the save can be found again (`restore`). None: one more than the
             last in `path`.
-          keep_last: how many saves are kept, the newest ones; None: all of them.
+          keep_last: how many saves of this buffer, and of those that it was restored from, are kept, the newest ones;
+            None: all of them.
           keep_every: saves with a `step` that is a multiple of this one are kept for ever; needs `keep_last`.
           iterators: by name, iterators of this buffer's datasets (`iter(buffer.as_dataset(...))`), whose place is saved
             too: what a dataset drew ahead, and did not deliver, comes after a restore.
@@ -72,7 +75,7 @@ class Restorable(tf.train.experimental.PythonState):
         Raises:
           TypeError: a count is no int.
           ValueError: a count is too small, `keep_every` without `keep_last`, or an iterator cannot be saved.
-          ValueError: the buffer is closed.
+          ValueError: the buffer is closed, or `path` holds saves of another class of buffers, or of another spec.
           TimeoutError: a dataset of `iterators` waits for data, and cannot be read.
           OSError: the disk is full, or `path` cannot be written to; what was saved before stays as it is.
 
@@ -244,6 +247,8 @@ class Restorable(tf.train.experimental.PythonState):
     # Files in which frames of this buffer are saved, by the path of the part that they belong to.
     _saved_segments: dict[str, KnownFrames]
     _save_lock: threading.Lock
+    # The same for all saves of a buffer, and of those that were restored from them.
+    _lineage: str
 
     def _remember(self, arguments: Mapping[str, Any]) -> None:
         """Keeps the constructor's arguments: `locals()`, first thing in it."""
@@ -251,6 +256,7 @@ class Restorable(tf.train.experimental.PythonState):
         self._marks = []
         self._saved_segments = {}
         self._save_lock = threading.Lock()
+        self._lineage = uuid.uuid4().hex
 
     def _settings(self) -> dict[str, Any]:
         """Those that are saved, as plain values."""

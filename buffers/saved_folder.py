@@ -66,6 +66,21 @@ class SavedFolder:
         """Of two saves in one folder the later one has the higher number."""
         return int(self.manifest["order"])
 
+    @property
+    def lineage(self) -> str:
+        """The same for saves of one buffer."""
+        return str(self.manifest["lineage"])
+
+    @property
+    def kind(self) -> str:
+        """The class of the buffer."""
+        return str(self.manifest["state"]["kind"])
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """Of a frame; empty for a buffer that keeps its frames in others."""
+        return fields_from_plain(self.manifest["state"]["fields"])
+
     def state(self) -> BufferState:
         """What it holds; all but the fields of the frames is read, and all files are known to be there.
 
@@ -220,14 +235,14 @@ def write_save(
     return Written(place, sum(size for size, _ in sizes), new_bytes, known_now)
 
 
-def remove_old(path: str, keep_last: int | None, keep_every: int | None) -> tuple[str, ...]:
-    """Removes saves as `keep_last` and `keep_every` say; returns their names.
+def remove_old(path: str, lineage: str, keep_last: int | None, keep_every: int | None) -> tuple[str, ...]:
+    """Removes saves of one lineage as `keep_last` and `keep_every` say; returns their names.
 
     Of several of one step that would stay for ever the last one does.
     """
     if keep_last is None:
         return ()
-    saves, _ = find_saves(path)
+    saves = [save for save in find_saves(path)[0] if save.lineage == lineage]
     removed = []
     for index, save in enumerate(saves[:-keep_last]):
         is_replaced = any(later.step == save.step for later in saves[index + 1 :])

@@ -20,6 +20,7 @@ import numpy as np
 from .buffer_state import HeldFrames, LiveFrames, Put, id_array
 from .fields import Field
 from .nests import Array
+from .saved_fields import field_names
 from .saved_files import FileRecord, NewFiles, check_size, npy_header, read_array, read_parts
 
 # A segment has so many bytes, or a share of all frames where that is more.
@@ -42,20 +43,20 @@ class Segment:
 
     Attributes:
       ids: of all of them, in the order of the rows: int64 `[m]`, ascending, or a range.
-      fields: the file of each field, `[m, ...]`.
+      fields: by name (`field_names`), the file of each field, `[m, ...]`.
       columns: by name, the file of each column, `[m, ...]`.
       id_file: the file of the ids, where they are no range.
     """
 
     ids: Array | range
-    fields: tuple[FileRecord, ...]
+    fields: Mapping[str, FileRecord]
     columns: Mapping[str, FileRecord]
     id_file: FileRecord | None
 
     @property
     def files(self) -> list[FileRecord]:
         """All of them."""
-        return [*self.fields, *self.columns.values(), *([self.id_file] if self.id_file else [])]
+        return [*self.fields.values(), *self.columns.values(), *([self.id_file] if self.id_file else [])]
 
     def to_plain(self) -> dict[str, Any]:
         """As in a manifest."""
@@ -63,7 +64,7 @@ class Segment:
         return {
             "ids": [ids.start, ids.stop, ids.step] if isinstance(ids, range) else None,
             "id_file": None if self.id_file is None else self.id_file.to_plain(),
-            "fields": [record.to_plain() for record in self.fields],
+            "fields": {name: record.to_plain() for name, record in self.fields.items()},
             "columns": {name: record.to_plain() for name, record in self.columns.items()},
         }
 
@@ -81,7 +82,8 @@ class Segment:
             check_size(folder, id_file)
             ids = read_array(folder, id_file)
         columns = {name: FileRecord.from_plain(record) for name, record in plain["columns"].items()}
-        return cls(ids, tuple(FileRecord.from_plain(record) for record in plain["fields"]), columns, id_file)
+        fields = {name: FileRecord.from_plain(record) for name, record in plain["fields"].items()}
+        return cls(ids, fields, columns, id_file)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,9 +221,9 @@ class FolderFrames:
         most = _rows_a_part(self._fields)
         with contextlib.ExitStack() as stack:
             parts = []
-            for field, record in zip(self._fields, segment.fields, strict=True):
+            for name, field in zip(field_names(self._fields), self._fields, strict=True):
                 header = npy_header(saved_dtype(field), (num, *field.shape))
-                reader = read_parts(self._folder, record, field.num_bytes, header, most)
+                reader = read_parts(self._folder, segment.fields[name], field.num_bytes, header, most)
                 stack.callback(reader.close)
                 parts.append(reader)
             start = 0
@@ -253,7 +255,7 @@ def _write_segment(
             leaves = live.read(slice(part.start, part.stop) if isinstance(part, range) else part)
             for file, leaf in zip(opened, leaves, strict=True):
                 file.append(leaf)
-        written = tuple(file.finish() for file in opened)
+        written = {field: file.finish() for field, file in zip(field_names(fields), opened, strict=True)}
     columns = {
         column: files.write_array(f"{name}.column.{column}.npy", values[chosen])
         for column, values in frames.columns.items()
@@ -363,6 +365,6 @@ def _file_name(index: int, path: str) -> str:
 
 def _free_names(prefix: str, linked: Sequence[Segment], num: int) -> list[str]:
     """Names of new segments: numbers go on after those that are linked."""
-    taken = [int(segment.fields[0].name.removeprefix(prefix).split(".")[0]) for segment in linked]
+    taken = [int(segment.files[0].name.removeprefix(prefix).split(".")[0]) for segment in linked]
     first = max(taken, default=-1) + 1
     return [f"{prefix}{number:06d}" for number in range(first, first + num)]

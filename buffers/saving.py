@@ -20,7 +20,7 @@ from .memory import format_bytes, memory_limit
 from .nests import Array
 from .row_numbers import pieces_of
 from .save_reports import RestoreReport, SaveReport, differing
-from .saved_fields import describe_differences
+from .saved_fields import describe_differences, field_names
 from .saved_folder import SavedFolder, find_saves, is_save, open_save, remove_old, write_save
 from .saved_frames import KnownFrames
 from .saved_iterators import check_iterators, restore_iterators, states_of, write_iterators
@@ -63,9 +63,10 @@ def save(
     with _saving(buffer):
         # A number that nobody gave is no step of the training.
         is_step = step is not None
+        before = find_saves(place)[0] if os.path.isdir(place) else []
+        _check_folder(buffer, place, before)
         if step is None:
-            saves = find_saves(place)[0] if os.path.isdir(place) else []
-            step = saves[-1].step + 1 if saves else 0
+            step = before[-1].step + 1 if before else 0
         # Before the frames are captured: a draw that is under way may wait for an add that waits for the save.
         places = states_of(iterators) if iterators else None
         state = buffer._capture()
@@ -75,7 +76,7 @@ def save(
                 place,
                 state,
                 step=step,
-                extra={"marks": marks},
+                extra={"lineage": buffer._lineage, "marks": marks},
                 known=buffer._saved_segments,
                 write_iterators=functools.partial(write_iterators, states=places) if places else None,
             )
@@ -83,7 +84,7 @@ def save(
             state.close()
         buffer._saved_segments = dict(written.known)
         buffer._marks = marks
-        removed = remove_old(place, keep_last, keep_every)
+        removed = remove_old(place, buffer._lineage, keep_last, keep_every)
     report = SaveReport(
         path=written.path,
         step=step,
@@ -124,11 +125,20 @@ def restore(
         raise FileNotFoundError(
             f"there is no complete save in {place!r}{': skipped ' + '; '.join(skipped) if skipped else ''}."
         )
+    num_buffers = len({save.lineage for save in saves})
+    if num_buffers > 1:
+        _logger.warning(
+            "%s holds saves of %d buffers, of which none was restored from another: each buffer, and each run, should "
+            "have a folder of its own.",
+            place,
+            num_buffers,
+        )
     chosen, mark = _choose(saves, step, cut_back=cut_back)
     check_iterators(chosen.path, iterators or {})
     with _saving(buffer):
         num_dropped, changed = _take_over(buffer, chosen.state(), on_mismatch)
         buffer._marks = [list(each) for each in chosen.manifest["marks"]]
+        buffer._lineage = chosen.lineage
         known = {part: KnownFrames.of(chosen.path, segments) for part, segments in chosen.segments().items()}
         buffer._saved_segments = known
         num_cut = 0
@@ -219,6 +229,23 @@ def _with_mark(marks: list[list[Any]], step: int, moment: Any) -> list[list[Any]
     return [*kept, [step, moment]][-_MOST_MARKS:]
 
 
+def _check_folder(buffer: Restorable, place: str, saves: list[SavedFolder]) -> None:
+    """Refuses a folder that holds saves of something else, and tells of one that holds another buffer's."""
+    kind = type(buffer).__name__
+    for save in saves[-1:]:
+        told = describe_differences(save.fields, buffer._saved_fields())
+        if save.kind != kind or told:
+            what = f"of a {save.kind}" if save.kind != kind else f"of another data_spec ({'; '.join(told)})"
+            raise ValueError(f"{place!r} holds saves {what}: give each buffer a folder of its own.")
+        if save.lineage != buffer._lineage:
+            _logger.warning(
+                "%s holds saves of another %s, from which this one was not restored: they stay beside its own, and "
+                "keep_last does not remove them. Give each buffer, and each run, its own folder, or restore first.",
+                place,
+                kind,
+            )
+
+
 def _take_over(
     buffer: Restorable, state: BufferState, on_mismatch: OnMismatch
 ) -> tuple[int, dict[str, tuple[Any, Any]]]:
@@ -298,7 +325,7 @@ def fill(plan: RestorePlan, state: BufferState) -> None:
                 each.clear()
             for each, inner in jobs:
                 if inner.frames is not None:
-                    _stored(inner).deliver(_writer(each, [field.path for field in inner.fields]))
+                    _stored(inner).deliver(_writer(each, field_names(inner.fields)))
         # Now that the frames are known to be sound.
         for each, _ in jobs:
             if each.prepare is not None:
@@ -334,13 +361,13 @@ def _stored(state: BufferState) -> FrameSource:
     return state.frames.source
 
 
-def _writer(plan: RestorePlan, paths: list[str]) -> Callable[[slice | Array, list[Array]], None]:
-    """Writes frames of a state, with fields of these paths, to the rows that a plan says, where it takes them."""
+def _writer(plan: RestorePlan, names: list[str]) -> Callable[[slice | Array, list[Array]], None]:
+    """Writes frames of a state, with fields of these names, to the rows that a plan says, where it takes them."""
     storage, wanted = plan.storage, plan.places
     if storage is None:
         raise TypeError("a plan that takes frames needs a storage.")
     # The same fields may stand in another order.
-    order = [paths.index(path) for path in storage.field_paths]
+    order = [names.index(name) for name in field_names(storage.fields)]
 
     def put(places: slice | Array, leaves: list[Array]) -> None:
         leaves = [leaves[index] for index in order]

@@ -14,7 +14,7 @@ import numpy as np
 from .buffer_state import BufferState, HeldFrames, LiveFrames, Put
 from .fields import Field
 from .nests import Array
-from .saved_fields import fields_from_plain, fields_to_plain
+from .saved_fields import field_names, fields_from_plain, fields_to_plain
 from .saved_frames import saved_dtype
 
 FORMAT = "replayfeed buffer state"
@@ -162,10 +162,10 @@ class _ArrayFrames:
         self._num = num
         self._leaves = []
         self._part = max(1, _PART_BYTES // max(1, sum(field.num_bytes for field in fields)))
-        for field in fields:
-            if field.path not in arrays:
-                raise ValueError(f"the state's frames lack the field {field.path!r}.")
-            array = np.asarray(arrays[field.path])
+        for name, field in zip(field_names(fields), fields, strict=True):
+            if name not in arrays:
+                raise ValueError(f"the state's frames lack the field {name!r}.")
+            array = np.asarray(arrays[name])
             dtype = saved_dtype(field)
             if array.shape != (num, *field.shape) or array.dtype != dtype:
                 raise ValueError(
@@ -196,6 +196,6 @@ def _read_all(frames: HeldFrames, fields: Sequence[Field]) -> dict[str, Array]:
         for leaf, read in zip(leaves, live.read(places), strict=True):
             leaf[places] = read
     return {
-        field.path: leaf.view(saved_dtype(field)).reshape(num, *field.shape)
-        for field, leaf in zip(fields, leaves, strict=True)
+        name: leaf.view(saved_dtype(field)).reshape(num, *field.shape)
+        for name, field, leaf in zip(field_names(fields), fields, leaves, strict=True)
     }

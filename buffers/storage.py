@@ -175,9 +175,9 @@ class FrameStorage:
         return [field.num_bytes for field in self._fields]
 
     @property
-    def field_paths(self) -> list[str]:
-        """The paths of a frame's fields, in the order of leaves."""
-        return [field.path for field in self._fields]
+    def fields(self) -> tuple[Field, ...]:
+        """The fields of a frame, in the order of leaves."""
+        return self._fields
 
     @property
     def stored_dtypes(self) -> list[np.dtype[Any]]:

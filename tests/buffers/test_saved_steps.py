@@ -674,3 +674,23 @@ def test_a_ring_that_was_cut_back_is_one_that_was_never_ahead(tmp_path_factory, 
             run(buffer, [step] if step else [])
         assert seen(one)[:4] == seen(other)[:4]
         assert (one.stats().added, one.stats().evicted) == (other.stats().added, other.stats().evicted)
+
+
+def test_a_folder_of_another_class_or_spec_is_refused(tmp_path):
+    TFUniformReplayBuffer(tf.TensorSpec([], tf.int64), 1, 10).save(tmp_path)
+    other = TFUniformReplayBuffer({"x": tf.TensorSpec([2], tf.float32)}, 1, 10)
+    with pytest.raises(ValueError, match=r"holds saves .*a folder of its own"):
+        other.save(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == ["step-000000000000"]
+
+
+def test_keep_last_leaves_the_saves_of_another_buffer_alone(tmp_path):
+    one, other = (TFUniformReplayBuffer(tf.TensorSpec([], tf.int64), 1, 10) for _ in range(2))
+    one.save(tmp_path, step=1, keep_last=1)
+    for step in (2, 3):
+        other.save(tmp_path, step=step, keep_last=1)
+    assert sorted(os.listdir(tmp_path)) == ["step-000000000001", "step-000000000003"]
+    # What was restored from a save goes on with it.
+    other.restore(tmp_path, step=1)
+    other.save(tmp_path, step=4, keep_last=1)
+    assert sorted(os.listdir(tmp_path)) == ["step-000000000003", "step-000000000004"]

@@ -365,10 +365,11 @@ def test_keep_last_keeps_one_save_more_for_a_process_that_is_killed_while_it_wri
 
 def test_keep_every_keeps_saves_for_ever(tmp_path):
     trained(tmp_path, keep_last=1, keep_every=20)
-    manager = managed(tmp_path, ring(), counter(40), keep_last=1, keep_every=20)
-    for _ in range(2):
+    manager = managed(tmp_path, ring(), counter(), keep_last=1, keep_every=20)
+    manager.checkpoint.restore(manager.latest_checkpoint)
+    for step in (40, 50):
+        manager.checkpoint.step.assign(step)
         manager.save()
-        manager.checkpoint.step.assign_add(10)
     assert saves(tmp_path) == ["step-000000000020", "step-000000000040", "step-000000000050"]
 
 
