@@ -25,7 +25,7 @@ def fields_from_plain(plain: Any) -> tuple[Field, ...]:
 
 
 def field_names(fields: Sequence[Field]) -> list[str]:
-    """A name for each field that no other has: its path, numbered where paths are equal (`{'a': {'b': ...}, 'a/b': ...}`).
+    """A name for each field that no other has: its path, numbered where paths are equal, as of `a: {b}` and `a/b`.
 
     >>> field_names([Field("a/b", (), tf.bool), Field("a/b", (), tf.int32)])
     ['a/b', 'a/b#1']
