@@ -29,7 +29,7 @@ def prepared(name: str, prepare: Callable[[], Any], work: Callable[[], Any], uni
 
 
 class FreshFolder:
-    """A path for each save, where nothing is yet; the one before is gone, and all that was written is on the disk.
+    """A path for each save, a folder's or a file's, where nothing is yet; the one before is gone, and all that was written is on the disk.
 
     Args:
       parent: an existing folder.
@@ -43,7 +43,10 @@ class FreshFolder:
 
     def renew(self) -> None:
         """Nobody's clock runs: what is written afterwards does not wait for bytes of others."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        if self.path.is_dir():
+            shutil.rmtree(self.path)
+        else:
+            self.path.unlink(missing_ok=True)
         self._num_made += 1
         self.path = self._parent / f"{self._name}-{self._num_made}"
         os.sync()
