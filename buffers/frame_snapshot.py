@@ -81,8 +81,9 @@ class FrameSnapshot:
     def skip(self, rows: slice | Array) -> None:
         """These rows are not wanted after all."""
         with self._changed:
-            numbers = _numbers(rows)
-            self._give_back(numbers[self._state[numbers] == _COPIED])
+            copied = np.flatnonzero(self._state[rows] == _COPIED)
+            if len(copied):
+                self._give_back(copied + rows.start if isinstance(rows, slice) else rows[copied])
             self._state[rows] = _NOT_WANTED
 
     def before_write(self, rows: slice | Array) -> None:

@@ -39,7 +39,7 @@ class Restorable(tf.train.experimental.PythonState):
         self,
         path: str | os.PathLike[str],
         *,
-        step: int | None = None,
+        step: int | tf.Variable | None = None,
         keep_last: int | None = None,
         keep_every: int | None = None,
         iterators: Mapping[str, Any] | None = None,
@@ -61,8 +61,8 @@ class Restorable(tf.train.experimental.PythonState):
         Args:
           path: a folder, made where it is not there. Each save makes a folder in it, such as `step-000000001000`. Each
             buffer has its own: one that holds saves of another spec or class is refused, of another buffer told.
-          step: of the training, at least 0, by which the save can be found again (`restore`). None: one more than the
-            last in `path`.
+          step: of the training, an int of at least 0 or a scalar `tf.Variable`, by which the save can be found again
+            (`restore`). None: one more than the last in `path`.
           keep_last: how many saves of this buffer, and of those that it was restored from, are kept, the newest ones;
             None: all of them.
           keep_every: saves with a `step` that is a multiple of this one are kept for ever; needs `keep_last`.

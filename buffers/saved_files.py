@@ -197,11 +197,11 @@ def check_size(folder: str, record: FileRecord) -> None:
     try:
         found = os.stat(path).st_size
     except FileNotFoundError:
-        raise ValueError(f"{path!r} is missing: nothing was loaded. Restore another save.") from None
+        raise ValueError(f"{path!r} is missing: nothing was loaded. Restore another save, by its folder.") from None
     if found != record.num_bytes:
         raise ValueError(
             f"{path!r} has {found} bytes, expected {record.num_bytes}: it was cut off or changed. Nothing was loaded; "
-            "restore another save."
+            "Restore another save, by its folder."
         )
 
 
@@ -217,7 +217,9 @@ def read_parts(
     with open(path, "rb", buffering=0) as file:
         found = file.read(len(header))
         if found != header or (record.num_bytes - len(header)) % row_bytes:
-            raise ValueError(f"{path!r} is damaged: it begins otherwise than what was saved. Restore another save.")
+            raise ValueError(
+                f"{path!r} is damaged: it begins otherwise than what was saved. Restore another save, by its folder."
+            )
         crc32 = zlib.crc32(found)
         num_rows = (record.num_bytes - len(header)) // row_bytes
         part = np.empty((min(most, num_rows), row_bytes), np.uint8)
@@ -229,7 +231,8 @@ def read_parts(
             yield rows
     if crc32 != record.crc32:
         raise ValueError(
-            f"{path!r} is damaged: its checksum is {crc32}, expected {record.crc32}. Restore another save."
+            f"{path!r} is damaged: its checksum is {crc32}, expected {record.crc32}. Restore another save, by its "
+            "folder."
         )
 
 
@@ -267,7 +270,9 @@ def _read_whole(folder: str, record: FileRecord) -> bytearray:
         read_into(file, memoryview(content), path)
         rest = file.read(1)
     if rest or zlib.crc32(content) != record.crc32:
-        raise ValueError(f"{path!r} is damaged: its checksum is not that of what was saved. Restore another save.")
+        raise ValueError(
+            f"{path!r} is damaged: its checksum is not that of what was saved. Restore another save, by its folder."
+        )
     return content
 
 
@@ -287,7 +292,9 @@ def read_array(folder: str, record: FileRecord) -> Array:
             raise ValueError("it holds Python objects, or is laid out otherwise")
         array: Array = np.frombuffer(content, dtype, math.prod(shape), start.tell()).reshape(shape)
     except ValueError as error:
-        raise ValueError(f"{path!r} is no array that was saved here: {error}. Restore another save.") from error
+        raise ValueError(
+            f"{path!r} is no array that was saved here: {error}. Restore another save, by its folder."
+        ) from error
     return array
 
 

@@ -138,7 +138,9 @@ def open_save(path: str) -> SavedFolder:
         manifest = json.loads(content)
         is_ours = isinstance(manifest, dict) and manifest.get("format") == FORMAT
     except ValueError as error:  # also what is no UTF-8
-        raise ValueError(f"{file!r} is damaged, or none of ours: {error}. Restore another save.") from error
+        raise ValueError(
+            f"{file!r} is damaged, or none of ours: {error}. Restore another save, by its folder."
+        ) from error
     if not is_ours:
         raise ValueError(f'{file!r} is not of this package: it does not say "format": {FORMAT!r}.')
     version = manifest.get("version")
@@ -148,7 +150,7 @@ def open_save(path: str) -> SavedFolder:
             f"{VERSION}; update the package."
         )
     if not separator or checksum != b"%d}" % zlib.crc32(body):
-        raise ValueError(f"{file!r} is damaged: its checksum is wrong. Restore another save.")
+        raise ValueError(f"{file!r} is damaged: its checksum is wrong. Restore another save, by its folder.")
     return SavedFolder(path, manifest)
 
 
@@ -157,7 +159,10 @@ def find_saves(path: str) -> tuple[list[SavedFolder], list[str]]:
 
     Raises:
       FileNotFoundError: there is no such folder.
+      NotADirectoryError: it is a file.
     """
+    if os.path.isfile(path):
+        raise NotADirectoryError(f"{path!r} is a file: give the folder that saves are in.")
     if not os.path.isdir(path):
         raise FileNotFoundError(f"there is no folder {path!r}: nothing was saved there.")
     saves, skipped = [], []
@@ -170,6 +175,12 @@ def find_saves(path: str) -> tuple[list[SavedFolder], list[str]]:
             except (ValueError, OSError) as error:
                 skipped.append(f"{name}: {error}")
     return sorted(saves, key=lambda save: save.order), skipped
+
+
+def folders_with_saves(path: str) -> list[str]:
+    """Folders in this one that saves are in."""
+    inside = sorted(entry.path for entry in os.scandir(path) if entry.is_dir())
+    return [folder for folder in inside if any(_NAME.fullmatch(name) for name in os.listdir(folder))]
 
 
 def write_save(
@@ -230,7 +241,10 @@ def write_save(
         pending.discard()
         raise
     place = os.path.join(path, final)
-    known_now = {part: KnownFrames.of(place, segments) for part, segments in written.items()}
+    try:
+        known_now = {part: KnownFrames.of(place, segments) for part, segments in written.items()}
+    except FileNotFoundError:  # another process has removed it already: the next save links nothing
+        known_now = {}
     new_bytes = sum(size for size, links in sizes if links == 1)
     return Written(place, sum(size for size, _ in sizes), new_bytes, known_now)
 

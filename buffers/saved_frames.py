@@ -129,8 +129,8 @@ def write_frames(
     frame_bytes = sum(field.num_bytes for field in fields)
     num = max(1, _SEGMENT_BYTES // frame_bytes, int(len(frames.ids) * _SEGMENT_SHARE))
     linked, rest = _link(files.folder, frames, known, small=num // 4)
-    for places in _but_for(rest, len(frames.ids)):
-        live.skip(places)
+    for places in _left_out([_as_slice(part) for part in rest], len(frames.ids)):
+        live.skip(_as_slice(places))
     new = [part[start : start + num] for part in rest for start in range(0, len(part), num)]
     names = _free_names(f"{prefix}frames-", linked, len(new))
 
@@ -163,7 +163,7 @@ class FolderFrames:
         self._parts = [(segment, *_common(segment.ids, ids)) for segment in segments]
         found = sum(_length(places) for _, _, places in self._parts)
         if found != len(ids):
-            raise ValueError(f"{folder!r} holds {found} of its {len(ids)} frames; restore another save.")
+            raise ValueError(f"{folder!r} holds {found} of its {len(ids)} frames; restore another save, by its folder.")
         for segment in segments:
             for record in segment.files:
                 check_size(folder, record)
@@ -179,13 +179,15 @@ class FolderFrames:
             columns[name] = np.zeros((self._num, *shape), dtype)
             for segment, rows, places in self._parts:
                 if name not in segment.columns:
-                    raise ValueError(f"{self._folder!r} does not hold {name!r} of its frames; restore another save.")
+                    raise ValueError(
+                        f"{self._folder!r} does not hold {name!r} of its frames; restore another save, by its folder."
+                    )
                 record = segment.columns[name]
                 part = read_array(self._folder, record)
                 if part.shape != (len(segment.ids), *shape) or part.dtype != dtype:
                     raise ValueError(
                         f"{record.name!r} holds {list(part.shape)} {part.dtype}, expected "
-                        f"{[len(segment.ids), *shape]} {dtype}; restore another save."
+                        f"{[len(segment.ids), *shape]} {dtype}; restore another save, by its folder."
                     )
                 columns[name][places] = part[rows]
         return columns
@@ -236,7 +238,7 @@ def _write_segment(
     files: NewFiles, name: str, frames: HeldFrames, live: LiveFrames, fields: Sequence[Field], places: range | Array
 ) -> Segment:
     ids = frames.ids
-    chosen: slice | Array = slice(places.start, places.stop) if isinstance(places, range) else places
+    chosen = _as_slice(places)
     own: Array | range
     if isinstance(ids, range) and isinstance(chosen, slice):
         own = ids[chosen]
@@ -252,7 +254,7 @@ def _write_segment(
         ]
         for start in range(0, num, most):
             part = places[start : start + most]
-            leaves = live.read(slice(part.start, part.stop) if isinstance(part, range) else part)
+            leaves = live.read(_as_slice(part))
             for file, leaf in zip(opened, leaves, strict=True):
                 file.append(leaf)
         written = {field: file.finish() for field, file in zip(field_names(fields), opened, strict=True)}
@@ -281,7 +283,7 @@ def _link(
     if len(few) > _MOST_SMALL:
         useful = [(segment, places) for segment, places in useful if len(segment.ids) >= small]
     linked: list[Segment] = []
-    rest = np.ones(num, bool)
+    found: list[slice | Array] = []
     for segment, places in useful:
         try:
             for record in segment.files:
@@ -296,22 +298,25 @@ def _link(
                     os.remove(os.path.join(folder, record.name))
             continue
         linked.append(segment)
-        rest[places] = False
-    left = np.flatnonzero(rest)
-    if len(left) and left[-1] - left[0] == len(left) - 1:
-        return linked, [range(int(left[0]), int(left[-1]) + 1)]
-    return linked, [left] if len(left) else []
+        found.append(places)
+    return linked, _left_out(found, num)
 
 
-def _but_for(parts: Sequence[range | Array], num: int) -> list[slice | Array]:
-    """All places below `num` but these."""
-    if len(parts) == 1 and isinstance(parts[0], range):
-        around = [slice(0, parts[0].start), slice(parts[0].stop, num)]
-        return [places for places in around if places.start < places.stop]
-    others = np.ones(num, bool)
+def _left_out(parts: Sequence[slice | Array], num: int) -> list[range | Array]:
+    """The places below `num` that are in none of these parts, which share none: ranges, or all in one array.
+
+    >>> _left_out([slice(2, 4), slice(0, 1)], 6)
+    [range(1, 2), range(4, 6)]
+    """
+    slices = sorted((part.start, part.stop) for part in parts if isinstance(part, slice))
+    if len(slices) == len(parts):
+        starts, stops = [0, *(stop for _, stop in slices)], [*(start for start, _ in slices), num]
+        return [range(start, stop) for start, stop in zip(starts, stops, strict=True) if start < stop]
+    rest = np.ones(num, bool)
     for part in parts:
-        others[part] = False
-    return [np.flatnonzero(others)]
+        rest[part] = False
+    left = np.flatnonzero(rest)
+    return [left] if len(left) else []
 
 
 def _common(some: Array | range, others: Array | range) -> tuple[slice | Array, slice | Array]:
@@ -338,6 +343,10 @@ def _stamp(path: str) -> tuple[int, ...]:
     """What no other file has, and no file that was changed: its device, number, size and time of change."""
     status = os.stat(path)
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _as_slice(places: range | Array) -> slice | Array:
+    return slice(places.start, places.stop) if isinstance(places, range) else places
 
 
 def _length(places: slice | Array) -> int:

@@ -126,6 +126,8 @@ def states_of(iterators: Mapping[str, Any], *, timeout_s: float = 60.0) -> dict[
       ValueError: one cannot be saved: its place is in Python code (`from_generator`) or in a server.
       TimeoutError: one did not answer in time.
     """
+    if not isinstance(iterators, Mapping):
+        raise TypeError(f"iterators must be a mapping of names to iterators, got {type(iterators).__name__}.")
     for name, iterator in iterators.items():
         _handle(name, iterator)
     return {
@@ -164,6 +166,8 @@ def check_iterators(folder: str, iterators: Mapping[str, Any]) -> None:
     Raises:
       TypeError, ValueError: as `restore_iterators`.
     """
+    if not isinstance(iterators, Mapping):
+        raise TypeError(f"iterators must be a mapping of names to iterators, got {type(iterators).__name__}.")
     if iterators:
         _known(folder, iterators)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import tensorflow as tf
 
 from .buffer_state import BufferState, FrameSource, LiveFrames, RestorePlan
 from .counts import check_count
@@ -21,7 +22,15 @@ from .nests import Array
 from .row_numbers import pieces_of
 from .save_reports import RestoreReport, SaveReport, differing
 from .saved_fields import describe_differences, field_names
-from .saved_folder import SavedFolder, find_saves, is_save, open_save, remove_old, write_save
+from .saved_folder import (
+    SavedFolder,
+    find_saves,
+    folders_with_saves,
+    is_save,
+    open_save,
+    remove_old,
+    write_save,
+)
 from .saved_frames import KnownFrames
 from .saved_iterators import check_iterators, restore_iterators, states_of, write_iterators
 from .settings_text import differences, is_opaque, settings_from_plain
@@ -57,6 +66,8 @@ def save(
     check_count("keep_every", keep_every, optional=True)
     if keep_every is not None and keep_last is None:
         raise ValueError("keep_every says which saves keep_last does not remove: give keep_last too.")
+    if os.path.isfile(place):
+        raise NotADirectoryError(f"{place!r} is a file: give a folder for the saves.")
     if is_save(place):
         raise ValueError(f"{place!r} is itself a save: give the folder that saves are in, {os.path.dirname(place)!r}.")
     started = time.monotonic()
@@ -122,8 +133,10 @@ def restore(
     for told in skipped:
         _logger.warning("%s: skipped %s", place, told)
     if not saves:
+        others = folders_with_saves(place)
         raise FileNotFoundError(
-            f"there is no complete save in {place!r}{': skipped ' + '; '.join(skipped) if skipped else ''}."
+            f"there is no complete save in {place!r}{': skipped ' + '; '.join(skipped) if skipped else ''}"
+            f"{'; there are saves in ' + ', '.join(map(repr, others)) if others else ''}."
         )
     num_buffers = len({save.lineage for save in saves})
     if num_buffers > 1:
@@ -264,7 +277,7 @@ def _take_over(
     plan = target._plan_restore(state, resize=bool(changed) and on_mismatch == "resize")
     fill(plan, state)
     if target is not buffer:
-        buffer.__dict__.clear()
+        # What was put on the object later stays.
         buffer.__dict__.update(target.__dict__)
     return _sum(plan, lambda each: each.num_dropped), changed
 
@@ -456,16 +469,17 @@ def _saving(buffer: Restorable) -> Iterator[None]:
 
 
 def _as_step(step: Any) -> int:
-    if isinstance(step, bool) or not hasattr(step, "__index__"):
+    value = step.numpy() if isinstance(step, tf.Variable) else step
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"step must be an int, got {step!r}.")
-    number = operator.index(step)
+    number = operator.index(value)
     if number < 0:
         raise ValueError(f"step must be at least 0, got {step!r}.")
     return number
 
 
 def _local(path: str | os.PathLike[str]) -> str:
-    text = os.fspath(path)
+    text = os.fsdecode(path)
     if "://" in text:
         raise ValueError(f"path must be of this machine, got {text!r}; save to a disk, and copy the folder.")
     return text

@@ -694,3 +694,21 @@ def test_keep_last_leaves_the_saves_of_another_buffer_alone(tmp_path):
     other.restore(tmp_path, step=1)
     other.save(tmp_path, step=4, keep_last=1)
     assert sorted(os.listdir(tmp_path)) == ["step-000000000003", "step-000000000004"]
+
+
+def test_a_step_may_be_a_variable_and_folders_around_saves_are_told(tmp_path):
+    buffer = TFUniformReplayBuffer(tf.TensorSpec([], tf.int64), 1, 10)
+    report = buffer.save(tmp_path / "run", step=tf.Variable(7, dtype=tf.int64))
+    assert (report.step, os.listdir(tmp_path / "run")) == (7, ["step-000000000007"])
+    with pytest.raises(FileNotFoundError, match="there are saves in .*run"):
+        buffer.restore(tmp_path)
+    with pytest.raises(TypeError, match="mapping of names"):
+        buffer.save(tmp_path / "run", iterators=[iter(buffer.as_dataset(4))])
+
+
+def test_what_was_put_on_a_buffer_stays_when_it_takes_the_stored_settings(tmp_path):
+    TFUniformReplayBuffer(tf.TensorSpec([], tf.int64), 1, 10).save(tmp_path)
+    buffer = TFUniformReplayBuffer(tf.TensorSpec([], tf.int64), 1, 5)
+    buffer.note = "mine"
+    buffer.restore(tmp_path, "keep")
+    assert (buffer.capacity, buffer.note) == (10, "mine")
