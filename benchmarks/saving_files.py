@@ -29,7 +29,9 @@ def prepared(name: str, prepare: Callable[[], Any], work: Callable[[], Any], uni
 
 
 class FreshFolder:
-    """A path for each save, a folder's or a file's, where nothing is yet; the one before is gone, and all that was written is on the disk.
+    """A path for each save, a folder's or a file's, where nothing is yet.
+
+    The one before is gone then, and all that was written is on the disk.
 
     Args:
       parent: an existing folder.
