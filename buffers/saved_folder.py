@@ -27,7 +27,7 @@ from .buffer_state import BufferState, HeldFrames
 from .fields import Field
 from .pending_folder import PendingFolder, remove_folder
 from .saved_fields import fields_from_plain, fields_to_plain
-from .saved_files import FileRecord, NewFiles, check_size, read_array
+from .saved_files import FileRecord, NewFiles, check_size, checksum_of, read_array
 from .saved_frames import FolderFrames, KnownFrames, Segment, write_frames
 
 FORMAT = "replayfeed buffer"
@@ -361,4 +361,4 @@ def _record_of(folder: str, name: str) -> FileRecord:
     with open(os.path.join(folder, name), "rb") as file:
         content = file.read()
         os.fsync(file.fileno())
-    return FileRecord(name, len(content), zlib.crc32(content))
+    return FileRecord(name, len(content), checksum_of(content))
