@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from typing import Any, NoReturn
 
 from .base import WaitTimeoutError
-from .reverb_control import CONTROL_TABLE, CheckpointReport, ServerStatus, check_step, read_status, tell_step
+from .reverb_again import call_again, tables_in
+from .reverb_control import CONTROL_TABLE, CheckpointReport, ServerStatus, Told, check_step, read_status, tell_step
 from .reverb_import import load_reverb
 from .reverb_link import ServerLink, Watch
 from .server import ReplayServer
@@ -18,8 +18,9 @@ _logger = logging.getLogger(__name__)
 
 _KIND = "replayfeed served buffer"
 _POLL_SECONDS = 0.05
-# Another client may tell another step, or the server write its table anew, between our step and our checkpoint.
-_ATTEMPTS = 3
+_LONGEST_POLL_SECONDS = 0.5
+# A read of the server's table waits for ever where the server goes at that moment.
+_SLICE_SECONDS = 5.0
 
 
 def take_checkpoint(link: ServerLink, local_server: Any, step: int | None, timeout_s: float) -> CheckpointReport:
@@ -29,7 +30,7 @@ def take_checkpoint(link: ServerLink, local_server: Any, step: int | None, timeo
       link: the server.
       local_server: the server, if it is in this process.
       step: the trainer's; None: as last told.
-      timeout_s: how long it may take.
+      timeout_s: how long it may take, also where the server does not answer.
 
     Raises:
       TypeError, ValueError: `step` is no int, or negative.
@@ -41,14 +42,14 @@ def take_checkpoint(link: ServerLink, local_server: Any, step: int | None, timeo
     if isinstance(local_server, ReplayServer):
         return local_server.checkpoint(step, timeout_s=timeout_s)
     watch = Watch(link, timeout_s)
-    if CONTROL_TABLE not in link.tables():
+    if CONTROL_TABLE not in tables_in(link, watch):
         if step is not None:
             raise ValueError(
                 f"server {link.address} was not started with ReplayServer(..., checkpoint_dir=...): it cannot be told "
                 "a step. Start it so, or leave out step for Reverb's own checkpoint."
             )
         began = time.monotonic()
-        path = _ask(link, watch, timeout_s)
+        path = call_again(link, watch, link.client.checkpoint, "a checkpoint")
         _logger.warning(
             "server %s was not started with ReplayServer(..., checkpoint_dir=...): Reverb's own checkpointer has put "
             "its tables into %s there, and nobody checks it, keeps it or begins with it",
@@ -56,18 +57,7 @@ def take_checkpoint(link: ServerLink, local_server: Any, step: int | None, timeo
             path,
         )
         return CheckpointReport(path, None, {}, 0, time.monotonic() - began)
-    for _ in range(_ATTEMPTS):
-        if step is not None:
-            mark_step(link, step)
-        before = status_of(link)
-        name = os.path.basename(_ask(link, watch, timeout_s))
-        report = _told(link, name, watch, None if before is None else before[0].problem)
-        if step is None or report.step == step:
-            return report
-    raise RuntimeError(
-        f"server {link.address}: checkpoint {report.path} is complete, but another client has told step {report.step} "
-        f"before {step} could be written into it; let one of them tell the step."
-    )
+    return _take(link, watch, step)
 
 
 def mark_step(link: ServerLink, step: int) -> None:
@@ -79,13 +69,17 @@ def mark_step(link: ServerLink, step: int) -> None:
       WaitTimeoutError: the server does not answer within the link's timeout.
     """
     check_step(step)
-    if CONTROL_TABLE not in link.tables():
+    watch = Watch(link)
+    if CONTROL_TABLE not in tables_in(link, watch):
         raise ValueError(
             f"server {link.address} keeps no checkpoints, which could have a step: start it with "
             "ReplayServer(..., checkpoint_dir=...)."
         )
-    key = link.call(lambda: read_status(link.client), "what the server says")[0]
-    link.call(lambda: tell_step(link.client, key, step), "a step")
+    while True:
+        told = _read(link, watch)
+        if told.step == step:
+            return
+        _tell(link, watch, told, step, is_asked=told.is_asked)
 
 
 def status_of(link: ServerLink) -> tuple[ServerStatus, int | None] | None:
@@ -96,8 +90,8 @@ def status_of(link: ServerLink) -> tuple[ServerStatus, int | None] | None:
     """
     if CONTROL_TABLE not in link.tables():
         return None
-    _, status, step = link.call(lambda: read_status(link.client), "what the server says")
-    return status, step
+    told = _read(link, Watch(link))
+    return told.status, told.step
 
 
 def to_bytes(link: ServerLink) -> bytes:
@@ -173,33 +167,38 @@ def refuse(what: str) -> NoReturn:
     )
 
 
-def _ask(link: ServerLink, watch: Watch, timeout_s: float) -> str:
-    """Reverb's own call; a server that is away for a moment is waited for."""
+def _take(link: ServerLink, watch: Watch, step: int | None) -> CheckpointReport:
+    """Asks until the server says that a checkpoint which was begun after this call, with this step, is complete.
+
+    The server, or another client, may overwrite what is asked, or be started anew: it is asked again.
+    """
+    after: int | None = None
+    poll_s = _POLL_SECONDS
     while True:
-        try:
-            extra_s = max(0.0, min(timeout_s, watch.remaining()) - link.timeout_s)
-            return link.call(link.client.checkpoint, "a checkpoint", extra_s)
-        except RuntimeError:
-            try:
-                link.ask(1.0)
-            except (RuntimeError, load_reverb().DeadlineExceededError):
-                watch.tell_or_raise(link.no_answer())
-                link.pause(_POLL_SECONDS)
-                continue
-            raise
+        told = _read(link, watch)
+        status = told.status
+        # A server that was started anew may count from less.
+        after = status.begun if after is None else min(after, status.begun)
+        for attempt, report in status.done:
+            if attempt > after and step in (None, report.step):
+                return report
+        if status.failed > after and status.problem is not None:
+            raise RuntimeError(f"server {link.address} could not complete a checkpoint: {status.problem}")
+        is_begun = status.is_writing and status.begun > after and step in (None, status.begun_step)
+        if not is_begun and not told.is_asked:
+            _tell(link, watch, told, told.step if step is None else step, is_asked=True)
+        what = "is being written" if status.is_writing else "is asked for"
+        watch.tell_or_raise(f"server {link.address}: a checkpoint {what} and not complete yet; waiting")
+        link.pause(min(poll_s, watch.remaining()))
+        poll_s = min(1.2 * poll_s, _LONGEST_POLL_SECONDS)
 
 
-def _told(link: ServerLink, name: str, watch: Watch, problem_before: str | None) -> CheckpointReport:
-    """What the server says when it has completed a checkpoint."""
-    while True:
-        told = status_of(link)
-        last = None if told is None else told[0].last
-        if last is not None and os.path.basename(last.path) == name:
-            return last
-        if told is not None and told[0].problem not in (None, problem_before):
-            raise RuntimeError(f"server {link.address} could not complete checkpoint {name}: {told[0].problem}")
-        watch.tell_or_raise(f"server {link.address}: checkpoint {name} is written and not complete yet; waiting")
-        link.pause(_POLL_SECONDS)
+def _read(link: ServerLink, watch: Watch) -> Told:
+    return call_again(link, watch, lambda: read_status(link.client), "what the server says", _SLICE_SECONDS)
+
+
+def _tell(link: ServerLink, watch: Watch, told: Told, step: int | None, *, is_asked: bool) -> None:
+    call_again(link, watch, lambda: tell_step(link.client, told.key, step, is_asked=is_asked), "a step")
 
 
 def _status_at_once(link: ServerLink) -> tuple[ServerStatus, int | None] | None:

@@ -20,9 +20,10 @@ import tensorflow as tf
 from .base import WaitTimeoutError
 from .item_selectors import Prioritized
 from .nests import Array
+from .reverb_again import call_again
 from .reverb_keys import KeyMemory
 from .reverb_layout import PlainLayout
-from .reverb_link import ServerLink
+from .reverb_link import ServerLink, Watch
 from .reverb_mirror import PriorityMirrors, mirrors_of
 from .reverb_table import ServedTable
 from .reverb_writer import random_priorities
@@ -241,7 +242,7 @@ class TablePriorities:
                     self._mirrors.update(ids, priorities)
                 self._remember(keys, priorities)
 
-        self._link.call(send, "an update")
+        call_again(self._link, Watch(self._link), send, "an update")
         if self._greatest is not None:
             self._greatest.read_again()
         if self.least is not None:
@@ -271,7 +272,7 @@ class TablePriorities:
                 if self._mirrors is not None:
                     self._mirrors.delete(ids)
 
-        self._link.call(send, "a delete")
+        call_again(self._link, Watch(self._link), send, "a delete")
         if self._greatest is not None:
             self._greatest.read_again()
         self._least_until = 0.0

@@ -18,7 +18,15 @@ from .reverb_control import CONTROL_TABLE, CheckpointReport, ServerStatus, check
 from .reverb_import import load_reverb
 from .reverb_limits import limiter_state
 from .server_checkpoint_restore import ON_MISMATCH, OnMismatch, start_from_newest
-from .server_checkpoints import IN_PROGRESS, SCRATCH, CheckpointRule, ServerCheckpoints, clean_up, items_text
+from .server_checkpoints import (
+    IN_PROGRESS,
+    SCRATCH,
+    CheckpointRule,
+    ServerCheckpoints,
+    clean_up,
+    items_text,
+    tell_of_clock,
+)
 from .server_manifest import DATA_FILES, Checkpoint, LockedFolder
 from .table_words import repeated_item
 from .tables import TableConfig
@@ -78,7 +86,7 @@ class ReplayServer:
       TypeError: a table is neither.
       ValueError: `on_mismatch` is none of its words, `keep_last` or `checkpoint_every_inserts` is below 1, or a number
         of seconds is not positive and finite.
-      ValueError: an option of checkpoints is given without `checkpoint_dir`.
+      ValueError: an option of checkpoints is given without `checkpoint_dir`, or that is no folder of this machine.
       ValueError: another server listens on the port: Reverb would share it, and spread clients over both at random.
       ValueError: another server uses `checkpoint_dir`.
       ValueError: the newest checkpoint has other settings, as `on_mismatch` says, or is of another format version.
@@ -139,6 +147,11 @@ class ReplayServer:
         if CONTROL_TABLE in names:
             raise ValueError(f"a table is named {CONTROL_TABLE!r}, which is the server's own: give it another name.")
         _check_selectors(built)
+        if checkpoint_dir is not None and "://" in os.fsdecode(checkpoint_dir):
+            raise ValueError(
+                f"checkpoint_dir must be of this machine, got {os.fsdecode(checkpoint_dir)!r}; give a folder of a "
+                "disk, and copy its checkpoints."
+            )
         rule = _checked_rule(checkpoint_dir, checkpoint_every_s, checkpoint_every_inserts, keep_last)
         _check_options(checkpoint_dir, on_mismatch, checkpoint_on_stop, restore_timeout_s)
         self._table_names = tuple(names)
@@ -280,6 +293,7 @@ class ReplayServer:
             on_mismatch=on_mismatch,
             timeout_s=timeout_s,
         )
+        tell_of_clock(folder)
         self._server, self._tables = started.server, started.tables
         self._port = int(self._server.port)
         infos = reverb.Client(self.address).server_info(timeout=_ASK_SECONDS)

@@ -7,6 +7,7 @@ then a checkpoint. Whenever this is cut short, what is in either folder has no `
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import pathlib
@@ -18,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .base import WaitTimeoutError
-from .reverb_control import CONTROL_TABLE, CheckpointReport, ServerStatus, read_status, step_of, tell_step, write_status
+from .reverb_control import CONTROL_TABLE, CheckpointReport, ServerStatus, is_asked, step_of, write_status
 from .reverb_import import load_grpc, load_reverb
 from .reverb_wire import open_channel, top_priority
 from .server_checkpoint_compare import base_of
@@ -30,7 +31,9 @@ from .server_manifest import (
     Manifest,
     files_of,
     find_checkpoints,
+    later_names,
     look_at,
+    newest_number,
     remove_checkpoint,
     time_in_name,
     to_remove,
@@ -45,6 +48,10 @@ _LOOK_SECONDS = 0.2
 _LINE_SECONDS = 5.0
 _ASK_SECONDS = 2.0
 _END_SECONDS = 600.0
+# Who asks Reverb itself deletes what is being written for others; it is written anew so often.
+_ATTEMPTS = 5
+# Attempts that clients are told of: more than one may end until a client looks.
+_NUM_TOLD = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,15 +95,19 @@ class ServerCheckpoints:
         self._in_progress = folder / IN_PROGRESS
         self._tables = tuple(tables)
         self._rule = rule
-        self._status = status
         self._client = load_reverb().Client(address)
         self._channel = open_channel(address)
         self._lock = threading.RLock()
         self._ended = threading.Event()
         self._activity = self._counts()
+        self._number = newest_number(find_checkpoints(folder))
+        self._told_of_clock = False
+        # Reverb's call, which goes on when nobody waits for it any longer.
+        self._reverbs_call: threading.Thread | None = None
+        self._status = dataclasses.replace(status, begun=self._number)
         self._due = time.monotonic() + (rule.every_s or 0.0)
         self._not_before = 0.0  # after an error
-        write_status(self._client, status, step)
+        write_status(self._client, self._status, step)
         self._thread = threading.Thread(target=self._run, name="replayfeed-checkpoints", daemon=True)
         self._thread.start()
 
@@ -118,28 +129,55 @@ class ServerCheckpoints:
           RuntimeError, OSError: Reverb, or the disk, cannot write it.
         """
         began = time.monotonic()
+        deadline = began + timeout_s
         if not self._lock.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX)):
             raise WaitTimeoutError(f"another checkpoint of {self._folder} is not done; gave up after {timeout_s:g} s.")
+        attempt = 0
         try:
-            if step is not None:
-                self._mark(step)
-            _logger.info("checkpoint into %s begins (%s); inserts and samples wait meanwhile", self._folder, why)
+            self._wait_for_reverb(deadline, timeout_s)
             self._adopt_finished()  # Reverb deletes what it has finished when it begins anew
-            activity = self._counts()
-            path = self._ask_reverb(began + timeout_s, timeout_s)
-            return self._adopt(pathlib.Path(path), time.monotonic() - began, step, activity)
+            attempt, step = self._begin(step)
+            _logger.info("checkpoint into %s begins (%s); inserts and samples wait meanwhile", self._folder, why)
+            for is_last in [False] * (_ATTEMPTS - 1) + [True]:
+                activity = self._counts()
+                try:
+                    path = pathlib.Path(self._ask_reverb(deadline, timeout_s))
+                    return self._adopt(path, time.monotonic() - began, step, activity, attempt)
+                except (OSError, RuntimeError) as error:
+                    if not _is_deleted(error):
+                        raise
+                    what = f"checkpoint into {self._folder}: somebody has asked Reverb itself for one, which deleted it"
+                    if is_last:
+                        raise RuntimeError(
+                            f"{what}, {_ATTEMPTS} times; ask by ReverbReplayBuffer.checkpoint(), or ReplayServer's."
+                        ) from error
+                    _logger.warning("%s; it is taken anew", what)
+                    self._adopt_finished()
+            raise AssertionError("the last attempt returns or raises")
         except Exception as error:
-            self._say(dataclasses.replace(self._status, problem=f"{type(error).__name__}: {error}"))
+            failed = attempt or self._status.failed
+            problem = f"{type(error).__name__}: {error}"
+            self._say(dataclasses.replace(self._status, problem=problem, failed=failed, is_writing=False))
             raise
         finally:
             self._lock.release()
 
-    def _mark(self, step: int) -> None:
-        """Tells the step as a client does."""
-        if top_priority(self._channel, CONTROL_TABLE, _ASK_SECONDS) is None:  # somebody has emptied it
-            write_status(self._client, self._status, step)
-        else:
-            tell_step(self._client, read_status(self._client)[0], step)
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _begin(self, step: int | None) -> tuple[int, int | None]:
+        """Numbers an attempt, and tells clients of it: what they asked for until now will be in it.
+
+        Returns:
+          The number, and the trainer's step.
+        """
+        if step is None:
+            step = step_of(top_priority(self._channel, CONTROL_TABLE, _ASK_SECONDS))
+        attempt = self._next_number()
+        self._status = dataclasses.replace(self._status, begun=attempt, begun_step=step, is_writing=True)
+        write_status(self._client, self._status, step)
+        return attempt, step
 
     def end(self) -> None:
         """Ends the thread; a checkpoint that is being taken is finished before."""
@@ -168,6 +206,11 @@ class ServerCheckpoints:
                 self._not_before = time.monotonic() + max(_LINE_SECONDS, self._rule.every_s or 0.0)
 
     def _look(self) -> None:
+        priority = top_priority(self._channel, CONTROL_TABLE, _ASK_SECONDS)
+        if priority is None:  # somebody has emptied it
+            write_status(self._client, self._status, None)
+        if is_asked(priority):
+            self.take(None, float("inf"), "a client asks")
         now, every_s, every_inserts = time.monotonic(), self._rule.every_s, self._rule.every_inserts
         if now < self._not_before:
             return
@@ -191,7 +234,22 @@ class ServerCheckpoints:
         """What clients have asked Reverb itself for."""
         with self._lock:
             for path in finished_in(self._in_progress):
-                self._adopt(path, 0.0, None, self._counts())
+                try:
+                    step = step_of(top_priority(self._channel, CONTROL_TABLE, _ASK_SECONDS))
+                    self._adopt(path, 0.0, step, self._counts(), None)
+                except FileNotFoundError:
+                    _logger.warning("checkpoint %s: Reverb has deleted it for the next one it was asked for", path)
+
+    def _wait_for_reverb(self, deadline: float, timeout_s: float) -> None:
+        """Returns when Reverb has done what somebody gave up to wait for: two at once would delete each other."""
+        while self._reverbs_call is not None and self._reverbs_call.is_alive():
+            left = deadline - time.monotonic()
+            what = f"checkpoint into {self._folder}: Reverb still writes the one before"
+            if left <= 0:
+                raise WaitTimeoutError(f"{what}; gave up after {timeout_s:g} s.")
+            self._reverbs_call.join(min(_LINE_SECONDS, left))
+            if self._reverbs_call.is_alive():
+                _logger.warning("%s; waiting", what)
 
     def _counts(self) -> tuple[int, int]:
         """Inserts and samples of all tables but those beside another one."""
@@ -211,13 +269,14 @@ class ServerCheckpoints:
                 done.put(("", error))
 
         began = time.monotonic()
-        threading.Thread(target=call, name="replayfeed-checkpoint", daemon=True).start()
+        self._reverbs_call = threading.Thread(target=call, name="replayfeed-checkpoint", daemon=True)
+        self._reverbs_call.start()
         while True:
             left = deadline - time.monotonic()
             try:
                 path, error = done.get(timeout=max(0.0, min(_LINE_SECONDS, left)))
             except queue.Empty:
-                num_bytes = sum(file.stat().st_size for file in self._in_progress.glob("*/*"))
+                num_bytes = _size_of(self._in_progress)
                 what = f"checkpoint into {self._folder}: {num_bytes / 1e6:.1f} MB in {time.monotonic() - began:.0f} s"
                 if left <= 0:
                     raise WaitTimeoutError(
@@ -230,13 +289,11 @@ class ServerCheckpoints:
             return path
 
     def _adopt(
-        self, path: pathlib.Path, seconds: float, step: int | None, activity: tuple[int, int]
+        self, path: pathlib.Path, seconds: float, step: int | None, activity: tuple[int, int], attempt: int | None
     ) -> CheckpointReport:
-        """Makes a checkpoint of what Reverb has finished."""
+        """Makes a checkpoint of what Reverb has finished; `attempt`: of ours, None: others asked Reverb."""
         began = time.monotonic()
-        if step is None:
-            step = step_of(top_priority(self._channel, CONTROL_TABLE, _ASK_SECONDS))
-        report = adopt(path, self._folder, self._tables, step)
+        report = adopt(path, self._folder, self._tables, step, self._next_number())
         report = dataclasses.replace(report, seconds=seconds + time.monotonic() - began)
         _logger.info(
             "checkpoint %s is complete: step %s, %s, %.1f MB in %.1f s",
@@ -248,15 +305,20 @@ class ServerCheckpoints:
         )
         self._activity = activity
         self._due = time.monotonic() + (self._rule.every_s or 0.0)
+        self._told_of_clock = self._told_of_clock or tell_of_clock(self._folder)
         remove_old(self._folder, self._rule.keep_last)
-        self._say(dataclasses.replace(self._status, last=report, problem=None))
+        status = dataclasses.replace(self._status, last=report, problem=None)
+        if attempt is not None:
+            done = (*status.done, (attempt, report))[-_NUM_TOLD:]
+            status = dataclasses.replace(status, done=done, is_writing=False)
+        self._say(status)
         return report
 
     def _say(self, status: ServerStatus) -> None:
         self._status = status
         try:
-            step = step_of(top_priority(self._channel, CONTROL_TABLE, _ASK_SECONDS))
-            write_status(self._client, status, step)
+            priority = top_priority(self._channel, CONTROL_TABLE, _ASK_SECONDS)
+            write_status(self._client, status, step_of(priority), is_asked=is_asked(priority))
         except (RuntimeError, load_grpc().RpcError, ValueError) as error:
             _logger.warning("clients cannot be told of checkpoints: %s", error)
 
@@ -269,9 +331,16 @@ def finished_in(in_progress: pathlib.Path) -> list[pathlib.Path]:
 
 
 def adopt(
-    path: pathlib.Path, folder: pathlib.Path, tables: Sequence[Mapping[str, Any] | None], step: int | None
+    path: pathlib.Path, folder: pathlib.Path, tables: Sequence[Mapping[str, Any] | None], step: int | None, number: int
 ) -> CheckpointReport:
     """Makes a checkpoint in `folder` of what Reverb has finished in `path`, which goes.
+
+    Args:
+      path: where Reverb has put it.
+      folder: where checkpoints are.
+      tables: for the manifest.
+      step: the trainer's.
+      number: greater than those that are there.
 
     Raises:
       OSError: the disk does not take it.
@@ -280,15 +349,20 @@ def adopt(
     if target.exists():  # begun and cut short
         remove_checkpoint(target)
     target.mkdir(exist_ok=True)
-    for name in DATA_FILES:
-        link_or_copy(path / name, target / name)
+    try:
+        for name in DATA_FILES:
+            link_or_copy(path / name, target / name)
+    except OSError:
+        remove_checkpoint(target)
+        raise
     records = read_tables(target)
     items = {
         name: int(record.rate_limiter.insert_count - record.rate_limiter.delete_count)
         for name, record in sorted(records.items())
         if name != CONTROL_TABLE
     }
-    manifest = Manifest((time_in_name(path.name) or 0) / 1e9, step, tuple(tables), items, files_of(target))
+    time_s = (time_in_name(path.name) or 0) / 1e9
+    manifest = Manifest(time_s, step, tuple(tables), items, files_of(target), number)
     write_manifest(target, manifest)
     remove_checkpoint(path)
     return CheckpointReport(str(target), step, items, manifest.num_bytes, 0.0)
@@ -312,7 +386,7 @@ def clean_up(folder: pathlib.Path) -> None:
         problem = look_at(path, time_ns).problem
         if problem is None:
             try:
-                report = adopt(path, folder, (), _step_in(path))
+                report = adopt(path, folder, (), _step_in(path), newest_number(find_checkpoints(folder)) + 1)
             except ValueError as error:
                 problem = f"{type(error).__name__}: {error}"
             else:
@@ -333,6 +407,21 @@ def remove_old(folder: pathlib.Path, keep_last: int | None) -> None:
         remove_checkpoint(checkpoint.path)
 
 
+def tell_of_clock(folder: pathlib.Path) -> bool:
+    """Warns where names tell another order than that in which checkpoints were taken; whether they do."""
+    found = find_checkpoints(folder)
+    later = later_names(found)
+    if later:
+        newest = next(one for one in found if one.problem is None and one.manifest is not None)
+        _logger.warning(
+            "checkpoint %s is newer than %s, and its name tells an earlier time: the clock went back, or they are of "
+            "machines with different clocks. What counts is the number in their manifests.",
+            newest.path,
+            ", ".join(str(one.path) for one in later),
+        )
+    return bool(later)
+
+
 def items_text(items: Mapping[str, int]) -> str:
     """How many items there are, in words.
 
@@ -340,6 +429,21 @@ def items_text(items: Mapping[str, int]) -> str:
     "2,000 items in table 'replay', 1 items in table 'other'"
     """
     return ", ".join(f"{count:,} items in table {name!r}" for name, count in items.items())
+
+
+def _is_deleted(error: Exception) -> bool:
+    """Whether Reverb, or we, did not find what Reverb had written."""
+    # Reverb hands on TensorFlow's words, as a RuntimeError.
+    return isinstance(error, FileNotFoundError) or "No such file or directory" in str(error)
+
+
+def _size_of(in_progress: pathlib.Path) -> int:
+    """Bytes of what Reverb writes, which may go meanwhile."""
+    num_bytes = 0
+    for file in in_progress.glob("*/*"):
+        with contextlib.suppress(FileNotFoundError):
+            num_bytes += file.stat().st_size
+    return num_bytes
 
 
 def _step_in(path: pathlib.Path) -> int | None:

@@ -44,6 +44,7 @@ class Manifest:
       tables: each `TableConfig` as `to_dict`; None for tables that were given ready.
       items: items by Reverb's tables, those beside a table included.
       files: size in bytes and CRC-32 of each of Reverb's files.
+      number: greater than that of every checkpoint that was in the folder: clocks can go back.
     """
 
     time: float
@@ -51,6 +52,7 @@ class Manifest:
     tables: tuple[Mapping[str, Any] | None, ...]
     items: Mapping[str, int]
     files: Mapping[str, tuple[int, int]]
+    number: int
 
     @property
     def num_bytes(self) -> int:
@@ -123,6 +125,8 @@ def time_in_name(name: str) -> int | None:
 def find_checkpoints(folder: pathlib.Path) -> list[Checkpoint]:
     """The checkpoints in a folder, newest first, also those that are not complete. Their contents are not read.
 
+    The numbers in manifests say which is newer. What has no manifest has its place by the time in its name.
+
     Raises:
       ValueError: one has a manifest of another format version, which must not be passed over for an older checkpoint.
     """
@@ -131,7 +135,18 @@ def find_checkpoints(folder: pathlib.Path) -> list[Checkpoint]:
         time_ns = time_in_name(path.name)
         if time_ns is not None and path.is_dir():
             found.append(look_at(path, time_ns))
-    return sorted(found, key=lambda checkpoint: checkpoint.time_ns, reverse=True)
+    return newest_first(found)
+
+
+def newest_number(found: Sequence[Checkpoint]) -> int:
+    """The greatest number that a manifest in a folder tells; 0: there is none."""
+    return max((one.manifest.number for one in found if one.manifest is not None), default=0)
+
+
+def later_names(found: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Complete checkpoints that are older than the newest one, and have a later time in their name."""
+    ours = [one for one in found if one.problem is None and one.manifest is not None]
+    return [one for one in ours[1:] if one.time_ns > ours[0].time_ns]
 
 
 def look_at(path: pathlib.Path, time_ns: int) -> Checkpoint:
@@ -225,6 +240,7 @@ def write_manifest(path: pathlib.Path, manifest: Manifest) -> None:
     plain = {
         "kind": _KIND,
         "format_version": _FORMAT_VERSION,
+        "number": manifest.number,
         "time": manifest.time,
         "step": manifest.step,
         "items": dict(manifest.items),
@@ -264,7 +280,8 @@ def to_remove(found: Sequence[Checkpoint], keep_last: int | None) -> list[Checkp
     if not complete:
         return []
     old = [] if keep_last is None else complete[keep_last:]
-    broken = [one for one in found if one.problem is not None and one.time_ns < complete[0].time_ns]
+    older = found[found.index(complete[0]) :]
+    broken = [one for one in older if one.problem is not None]
     return [*old, *broken]
 
 
@@ -314,9 +331,21 @@ def _manifest_from(plain: Mapping[str, Any]) -> Manifest | None:
             tables=tuple(plain["tables"]),
             items={str(name): int(count) for name, count in plain["items"].items()},
             files=files,
+            number=int(plain["number"]),
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):
         return None
+
+
+def newest_first(found: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Those with numbers in their order; each other one before those whose times, or those of older ones, are later."""
+    placed, latest = [], 0
+    numbered = [(one.manifest.number, one.time_ns, one) for one in found if one.manifest is not None]
+    for number, time_ns, one in sorted(numbered, key=lambda entry: entry[:2]):
+        latest = max(latest, time_ns)
+        placed.append((latest, number, one))
+    placed += [(one.time_ns, 0, one) for one in found if one.manifest is None]
+    return [one for _, _, one in sorted(placed, key=lambda entry: entry[:2], reverse=True)]
 
 
 def _write(path: pathlib.Path, text: str) -> None:

@@ -24,6 +24,7 @@ from replayfeed.buffers import (
     TableConfig,
     WaitTimeoutError,
 )
+from replayfeed.buffers.server_manifest import Checkpoint, Manifest, later_names, newest_first, newest_number
 
 COUNTER = tf.TensorSpec([], tf.int64)
 
@@ -320,6 +321,39 @@ def test_the_last_ones_are_kept_and_incomplete_older_ones_go(tmp_path):
     assert folders(tmp_path) == paths
 
 
+def test_the_newest_one_is_that_of_the_greatest_number_also_when_the_clock_went_back(tmp_path, caplog):
+    old = pathlib.Path(fill(tmp_path, table(), num=2))
+    later = old.rename(old.with_name("2099-01-01T00:00:00+00:00"))
+    with ReplayServer([table()], checkpoint_dir=tmp_path, keep_last=2) as server:
+        assert server.started_from is not None and server.started_from.path == str(later)
+        with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server) as buffer:
+            buffer.add_batch([2])
+            buffer.flush()
+        first = server.checkpoint().path
+        told = f"checkpoint {first} is newer than {later}, and its name tells an earlier time: the clock went back"
+        assert told in caplog.text
+        assert folders(tmp_path) == [first, str(later)]
+    caplog.clear()
+    with ReplayServer([table()], checkpoint_dir=tmp_path, keep_last=1) as server:
+        assert told in caplog.text
+        assert server.started_from is not None and server.started_from.path == first
+        assert contents(server) == [0, 1, 2]
+        second = server.checkpoint().path
+    assert folders(tmp_path) == [second]
+
+
+def test_what_has_no_number_has_its_place_by_the_time_in_its_name():
+    def of(name: str, time_ns: int, number: int | None) -> Checkpoint:
+        manifest = None if number is None else Manifest(0.0, None, (), {}, {}, number)
+        return Checkpoint(pathlib.Path(name), time_ns, manifest, None)
+
+    found = [of("a", 50, 1), of("b", 20, 2), of("c", 60, 3), of("d", 55, None), of("e", 10, None)]
+    assert [one.path.name for one in newest_first(found)] == ["c", "d", "b", "a", "e"]
+    assert [one.path.name for one in later_names(newest_first(found))] == []
+    assert [one.path.name for one in later_names(newest_first(found[:2]))] == ["a"]
+    assert newest_number(found) == 3 and newest_number([]) == 0
+
+
 class Told(logging.Handler):
     """Sets an event when a line has been logged so often."""
 
@@ -426,6 +460,24 @@ def test_inserts_go_on_beside_checkpoints(tmp_path):
         assert manifest["items"] == report.items
 
 
+def test_one_that_was_given_up_is_waited_for_before_the_next_is_begun(tmp_path, monkeypatch):
+    with ReplayServer([table()], checkpoint_dir=tmp_path) as server:
+        may_go, real = threading.Event(), reverb.Client.checkpoint
+
+        def slow(client: reverb.Client) -> str:
+            may_go.wait(30.0)
+            return str(real(client))
+
+        monkeypatch.setattr(reverb.Client, "checkpoint", slow)
+        with pytest.raises(WaitTimeoutError, match="gave up after 0.1 s. It goes on, and may be complete later"):
+            server.checkpoint(1, timeout_s=0.1)
+        with pytest.raises(WaitTimeoutError, match="Reverb still writes the one before; gave up after 0.1 s"):
+            server.checkpoint(2, timeout_s=0.1)
+        may_go.set()
+        third = server.checkpoint(3)
+        assert third.step == 3 and third.path == folders(tmp_path)[-1] and len(folders(tmp_path)) == 2
+
+
 # -- what is refused ---------------------------------------------------------------------------
 
 
@@ -444,6 +496,11 @@ def test_inserts_go_on_beside_checkpoints(tmp_path):
 def test_options_are_checked(tmp_path, options, kind, told):
     with pytest.raises(kind, match=told):
         ReplayServer([table()], checkpoint_dir=tmp_path, **options)
+
+
+def test_a_folder_that_is_not_of_this_machine_is_refused():
+    with pytest.raises(ValueError, match="checkpoint_dir must be of this machine, got 'gs://bucket/x'; give a folder"):
+        ReplayServer([table()], checkpoint_dir="gs://bucket/x")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import logging
 import os
@@ -27,6 +28,9 @@ from replayfeed.buffers import (
     TableConfig,
     WaitTimeoutError,
 )
+from replayfeed.buffers.reverb_again import call_again
+from replayfeed.buffers.reverb_control import CheckpointReport
+from replayfeed.buffers.reverb_link import ServerLink, Watch
 
 COUNTER = tf.TensorSpec([], tf.int64)
 TABLE = TableConfig("replay", COUNTER, 20_000, scannable=True)
@@ -227,6 +231,78 @@ def test_a_client_gets_the_servers_answer_and_the_step_goes_with_it(tmp_path):
         path = reverb.Client(server.address).checkpoint()
         server.checkpoint()
         assert os.path.basename(path) in {one.name for one in tmp_path.iterdir()}
+
+
+def test_whoever_asks_while_another_one_is_written_gets_one_of_his_own_step(tmp_path):
+    with ReplayServer([TABLE], checkpoint_dir=tmp_path, keep_last=None, checkpoint_every_s=0.1) as server:
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(ReverbReplayBuffer(COUNTER, "replay", 1, server.address)) for _ in range(3)]
+            clients[0].add_sequence([list(range(5_000))])
+            clients[0].flush()
+
+            def ask(number: int) -> list[CheckpointReport]:
+                if number == len(clients):
+                    return [server.checkpoint(3_000 + n) for n in range(3)]
+                return [clients[number].checkpoint(1_000 * number + n, timeout_s=60.0) for n in range(3)]
+
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                reports = list(pool.map(ask, range(4)))
+    for number, of_one in enumerate(reports):
+        assert [report.step for report in of_one] == [1_000 * number + n for n in range(3)]
+        for report in of_one:
+            assert report.items == {"replay": 5_000, "replay__scan": 5_000} and report.seconds > 0
+            assert (pathlib.Path(report.path) / "DONE").exists()
+
+
+def test_a_checkpoint_that_reverbs_own_call_deletes_is_taken_anew(tmp_path, monkeypatch, caplog):
+    with ReplayServer([TABLE], checkpoint_dir=tmp_path) as server:
+        real, other, num_calls = reverb.Client.checkpoint, reverb.Client(server.address), 0
+
+        def and_another(client: reverb.Client) -> str:
+            nonlocal num_calls
+            num_calls += 1
+            path = real(client)
+            if num_calls == 1:
+                real(other)  # deletes it
+            return str(path)
+
+        monkeypatch.setattr(reverb.Client, "checkpoint", and_another)
+        report = server.checkpoint(4)
+        assert (report.step, num_calls) == (4, 2)
+        assert "somebody has asked Reverb itself for one, which deleted it; it is taken anew" in caplog.text
+        assert len([one for one in tmp_path.iterdir() if (one / "DONE").exists()]) == 2  # the other's, too
+
+
+def test_a_client_that_gets_no_checkpoint_gives_up_in_its_own_time(tmp_path):
+    server = ReplayServer([TABLE], checkpoint_dir=tmp_path)
+    buffer = ReverbReplayBuffer(COUNTER, "replay", 1, server.address, timeout_s=60.0)
+    server.stop()
+    with pytest.raises(WaitTimeoutError, match="does not answer; waiting for table 'replay'; gave up after 0.3 s"):
+        buffer.checkpoint(timeout_s=0.3)
+    buffer.close()
+
+
+def test_a_call_that_may_be_made_twice_is_made_again_until_the_server_is_back(tmp_path):
+    """A connection that breaks in the middle of an update is a RuntimeError of Reverb's, which names neither."""
+    server = ReplayServer([TABLE], checkpoint_dir=tmp_path)
+    link = ServerLink(server.address, "replay", timeout_s=0.5, log_interval_s=1.0)
+    results: list[Any] = [RuntimeError("Connection reset by peer"), RuntimeError("Socket closed"), 7]
+
+    def call() -> int:
+        result = results.pop(0)
+        if isinstance(result, RuntimeError):
+            raise result
+        return int(result)
+
+    assert call_again(link, Watch(link), call, "an update") == 7
+    results = [RuntimeError(f"table is gone {n}") for n in range(4)]
+    with pytest.raises(RuntimeError, match="table is gone 2"):
+        call_again(link, Watch(link), call, "an update")
+    server.stop()
+    results = [RuntimeError("Connection reset by peer")] * 1_000
+    with pytest.raises(WaitTimeoutError, match="does not answer; waiting for table 'replay'; gave up after 0.5 s"):
+        call_again(link, Watch(link), call, "an update")
+    link.end_waits()
 
 
 def test_groups_and_agents_ask_for_checkpoints(tmp_path):
