@@ -337,7 +337,7 @@ def test_the_newest_one_is_that_of_the_greatest_number_also_when_the_clock_went_
     with ReplayServer([table()], checkpoint_dir=tmp_path, keep_last=1) as server:
         assert told in caplog.text
         assert server.started_from is not None and server.started_from.path == first
-        assert contents(server) == [0, 1, 2]
+        assert server.started_from.items == {"replay": 3, "replay__scan": 3}
         second = server.checkpoint().path
     assert folders(tmp_path) == [second]
 
