@@ -167,6 +167,7 @@ class Restorable(tf.train.experimental.PythonState):
         step: tf.Variable | Callable[[], int] | None = None,
         keep_last: int | None = None,
         keep_every: int | None = None,
+        iterators: Mapping[str, Any] | None = None,
     ) -> SavedBeside:
         """For `tf.train.Checkpoint(buffer=buffer.saved_in(folder))`: contents go to the folder, not through memory.
 
@@ -180,6 +181,7 @@ class Restorable(tf.train.experimental.PythonState):
           keep_last: how many saves are kept, at least as many as checkpoints (`max_to_keep`); one more is, so that a
             process which is killed while it writes a checkpoint can go on from the one before. None: all of them.
           keep_every: as for `save`.
+          iterators: as for `save`: saved and restored with the buffer, as of one moment.
 
         Raises:
           TypeError: a count is no int, or `step` can change no more.
@@ -196,7 +198,7 @@ class Restorable(tf.train.experimental.PythonState):
         >>> other.gather_all().numpy().tolist()
         [[3, 4, 5]]
         """
-        return SavedBeside(self, folder, step=step, keep_last=keep_last, keep_every=keep_every)
+        return SavedBeside(self, folder, step=step, keep_last=keep_last, keep_every=keep_every, iterators=iterators)
 
     def serialize(self) -> bytes:
         """`get_state` as bytes: how `tf.train.Checkpoint(buffer=buffer)` saves the buffer, whole, through memory."""
@@ -229,6 +231,10 @@ class Restorable(tf.train.experimental.PythonState):
     def _has_drawn(self) -> bool:
         """Whether datasets or graphs may have been made that read this object's memory: it cannot be rebuilt then."""
         raise NotImplementedError
+
+    def _draws(self) -> int:
+        """Grows with each draw that changes what can be drawn afterwards, as where windows are drawn so many times."""
+        return 0
 
     def _moment(self) -> Any:
         """How far the buffer is, as a plain value, for `_cut_back`; None: it cannot be cut back."""

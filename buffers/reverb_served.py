@@ -499,13 +499,14 @@ class ServedBuffer(ReplayBuffer):
         step: tf.Variable | Callable[[], int] | None = None,
         keep_last: int | None = None,
         keep_every: int | None = None,
+        iterators: Mapping[str, Any] | None = None,
     ) -> NoReturn:
         """Refuses, as `save`; `tf.train.Checkpoint(buffer=buffer)` keeps which checkpoint of the server it belongs to.
 
         Raises:
           ValueError: always.
         """
-        del folder, step, keep_last, keep_every
+        del folder, step, keep_last, keep_every, iterators
         refuse("saved_in")
 
     def get_state(self) -> NoReturn:

@@ -70,6 +70,8 @@ class SampledStarts(EligibleStarts):
         self._left = np.full(ring.capacity, rule.max_times, np.int64)
         self._num_left = 0
         self._num_exhausted = 0
+        # Calls of `draw`, so that it can be seen whether there was one.
+        self.num_calls = 0
 
     @property
     def draws_by_callback(self) -> bool:
@@ -189,6 +191,7 @@ class SampledStarts(EligibleStarts):
         if not lock_held:
             with self._writer_lock:
                 return self.draw(rng, num, lock_held=True)
+        self.num_calls += 1
         num_drawable = self.count()
         self._check_left(num, num_drawable)
         newest = self._newest(round(self._rule.newest_fraction * num))

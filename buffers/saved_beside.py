@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -37,6 +37,7 @@ class SavedBeside(tf.train.experimental.PythonState):
         step: tf.Variable | Callable[[], int] | None,
         keep_last: int | None,
         keep_every: int | None,
+        iterators: Mapping[str, Any] | None,
     ) -> None:
         check_count("keep_last", keep_last, optional=True)
         check_count("keep_every", keep_every, optional=True)
@@ -56,6 +57,7 @@ class SavedBeside(tf.train.experimental.PythonState):
         self._step = step
         self._keep_last = keep_last
         self._keep_every = keep_every
+        self._iterators = iterators
 
     def serialize(self) -> bytes:
         """Called by TensorFlow when it saves: saves the buffer, and tells which save that is.
@@ -69,6 +71,7 @@ class SavedBeside(tf.train.experimental.PythonState):
             # A process may be killed before TensorFlow has written this checkpoint: the one before must find its save.
             keep_last=None if self._keep_last is None else self._keep_last + 1,
             keep_every=self._keep_every,
+            iterators=self._iterators,
         )
         self.last_save = report
         content = {
@@ -103,7 +106,7 @@ class SavedBeside(tf.train.experimental.PythonState):
             raise ValueError(
                 f"{path!r} is not the save that the checkpoint belongs to, but a later one of the same step: {instead}."
             )
-        self.last_restore = self._buffer.restore(path)
+        self.last_restore = self._buffer.restore(path, iterators=self._iterators)
 
     def _step_now(self) -> int | None:
         if isinstance(self._step, tf.Variable):

@@ -58,9 +58,10 @@ class SavedIterator(tf.train.experimental.PythonState):
     """An iterator as a part of a `tf.train.Checkpoint`, beside a model and the buffer.
 
     `iter(dataset)` itself cannot be one where the dataset reads live memory. What waits in the dataset is part of it;
-    the iterator to restore into is made by the same calls as the saved one. Not for datasets of served buffers, whose
-    contents are elsewhere: random ones are refused, and a pass would begin from another scan. Random ops and Python
-    code in maps of your own are not part of it.
+    the iterator to restore into is made by the same calls as the saved one. Random ops and Python code in maps of your
+    own are not part of it. Not for datasets of served buffers, whose contents are elsewhere: random ones are refused,
+    and a pass would begin from another scan. Where draws use windows up (`max_times_sampled`) buffer and iterator have
+    to be saved as of one moment: `save(iterators=)`, or `saved_in(folder, iterators=)` in a checkpoint.
 
     Args:
       iterator: over a dataset: `iter(buffer.as_dataset(...))`.

@@ -16,6 +16,7 @@ from .restorable import Restorable
 from .ring_sampler import RingSampler
 from .ring_state import RingParts, kept_places, windows_of
 from .ring_state_check import check_ring_state
+from .sampled_starts import SampledStarts
 from .windows import Window
 
 
@@ -121,6 +122,10 @@ class SavedRing(Restorable):
 
     def _has_drawn(self) -> bool:
         return bool(self._samplers) or self._adds.is_traced or self._is_traced
+
+    def _draws(self) -> int:
+        kinds = self._parts().kinds.values()
+        return sum(starts.num_calls for starts in kinds if isinstance(starts, SampledStarts))
 
     def _moment(self) -> Any:
         with self._lock:

@@ -24,15 +24,17 @@ from .save_reports import RestoreReport, SaveReport, differing
 from .saved_fields import describe_differences, field_names
 from .saved_folder import (
     SavedFolder,
+    SaveHead,
     find_saves,
     folders_with_saves,
     is_save,
+    list_saves,
     open_save,
     remove_old,
     write_save,
 )
 from .saved_frames import KnownFrames
-from .saved_iterators import check_iterators, restore_iterators, states_of, write_iterators
+from .saved_iterators import IteratorState, check_iterators, restore_iterators, states_of, write_iterators
 from .settings_text import differences, is_opaque, settings_from_plain
 from .state_dict import dict_from_bytes, dict_to_bytes, state_from_dict, state_to_dict
 
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 
 _MOST_MARKS = 1000
 _TELL_EVERY_S = 5.0
+_MOST_ATTEMPTS = 100
+_MOST_LOOKS = 10
 
 # What TensorFlow's way of saving takes for each byte held (measured at 200 MB); told from this size on.
 _COPIES_IN_CHECKPOINTS = 6
@@ -74,20 +78,19 @@ def save(
     with _saving(buffer):
         # A number that nobody gave is no step of the training.
         is_step = step is not None
-        before = find_saves(place)[0] if os.path.isdir(place) else []
+        before = list_saves(place) if os.path.isdir(place) else []
         _check_folder(buffer, place, before)
         if step is None:
             step = before[-1].step + 1 if before else 0
-        # Before the frames are captured: a draw that is under way may wait for an add that waits for the save.
-        places = states_of(iterators) if iterators else None
-        state = buffer._capture()
+        places, state = _captured(buffer, iterators)
         try:
             marks = _with_mark(buffer._marks, step, state.moment) if is_step else buffer._marks
             written = write_save(
                 place,
                 state,
                 step=step,
-                extra={"lineage": buffer._lineage, "marks": marks},
+                lineage=buffer._lineage,
+                extra={"marks": marks},
                 known=buffer._saved_segments,
                 write_iterators=functools.partial(write_iterators, states=places) if places else None,
             )
@@ -125,11 +128,36 @@ def restore(
     if cut_back and step is None:
         raise ValueError("cut_back=True leaves out what was added after a step: give step too.")
     started = time.monotonic()
+    for attempt in range(_MOST_LOOKS):
+        saves, skipped = _look(place)
+        chosen, mark = _choose(saves, step, cut_back=cut_back)
+        try:
+            num_dropped, changed, num_cut = _restore_from(buffer, chosen, mark, on_mismatch, iterators or {})
+            break
+        except (OSError, ValueError):
+            # A run that goes on may remove an old save while it is read here.
+            if os.path.isdir(chosen.path) or attempt == _MOST_LOOKS - 1:
+                raise
+            _logger.info("%s was removed while it was read; looking again", chosen.path)
+    report = RestoreReport(
+        path=chosen.path,
+        step=chosen.step if mark is None else mark[0],
+        frames=len(buffer),
+        dropped=num_dropped,
+        cut=num_cut,
+        changed=changed,
+        skipped=tuple(skipped),
+        seconds=time.monotonic() - started,
+    )
+    _logger.info("%s", report)
+    return report
+
+
+def _look(place: str) -> tuple[list[SavedFolder], list[str]]:
+    """The saves at a path, at least one, and what is passed over, which is told."""
     if is_save(place):
-        saves: list[SavedFolder] = [open_save(place)]
-        skipped: list[str] = []
-    else:
-        saves, skipped = find_saves(place)
+        return [open_save(place)], []
+    saves, skipped = find_saves(place)
     for told in skipped:
         _logger.warning("%s: skipped %s", place, told)
     if not saves:
@@ -146,33 +174,35 @@ def restore(
             place,
             num_buffers,
         )
-    chosen, mark = _choose(saves, step, cut_back=cut_back)
-    check_iterators(chosen.path, iterators or {})
+    return saves, skipped
+
+
+def _restore_from(
+    buffer: Restorable,
+    chosen: SavedFolder,
+    mark: list[Any] | None,
+    on_mismatch: OnMismatch,
+    iterators: Mapping[str, Any],
+) -> tuple[int, dict[str, tuple[Any, Any]], int]:
+    """Takes a save over, and goes back to a moment; frames without room, settings that differed, frames taken back."""
+    check_iterators(chosen.path, iterators)
     with _saving(buffer):
         num_dropped, changed = _take_over(buffer, chosen.state(), on_mismatch)
         buffer._marks = [list(each) for each in chosen.manifest["marks"]]
         buffer._lineage = chosen.lineage
-        known = {part: KnownFrames.of(chosen.path, segments) for part, segments in chosen.segments().items()}
-        buffer._saved_segments = known
+        buffer._saved_segments = {}
         num_cut = 0
-        if mark is not None:
+        if mark is None:
+            with contextlib.suppress(OSError):  # removed by now: the next save links nothing
+                buffer._saved_segments = {
+                    part: KnownFrames.of(chosen.path, segments) for part, segments in chosen.segments().items()
+                }
+        else:
             # Ids are given again from here on, so that no file holds those of this buffer any more.
-            buffer._saved_segments = {}
             buffer._marks = [each for each in buffer._marks if each[0] <= mark[0]]
             num_cut = buffer._cut_back(mark[1])
-        restore_iterators(chosen.path, iterators or {})
-    report = RestoreReport(
-        path=chosen.path,
-        step=chosen.step if mark is None else mark[0],
-        frames=len(buffer),
-        dropped=num_dropped,
-        cut=num_cut,
-        changed=changed,
-        skipped=tuple(skipped),
-        seconds=time.monotonic() - started,
-    )
-    _logger.info("%s", report)
-    return report
+        restore_iterators(chosen.path, iterators)
+    return num_dropped, changed, num_cut
 
 
 def get_state(buffer: Restorable) -> dict[str, Any]:
@@ -242,10 +272,38 @@ def _with_mark(marks: list[list[Any]], step: int, moment: Any) -> list[list[Any]
     return [*kept, [step, moment]][-_MOST_MARKS:]
 
 
-def _check_folder(buffer: Restorable, place: str, saves: list[SavedFolder]) -> None:
+def _captured(
+    buffer: Restorable, iterators: Mapping[str, Any] | None
+) -> tuple[dict[str, IteratorState] | None, BufferState]:
+    """Where iterators stand, and the buffer, as of one moment."""
+    if not iterators:
+        return None, buffer._capture()
+    for attempt in range(_MOST_ATTEMPTS):
+        # Before the frames are captured: a draw that is under way may wait for an add that waits for the save.
+        num_draws = buffer._draws()
+        places = states_of(iterators)
+        state = buffer._capture()
+        # A dataset that draws ahead stops when it is full; what it drew in between would be lost.
+        if buffer._draws() == num_draws or attempt == _MOST_ATTEMPTS - 1:
+            break
+        state.close()
+    if buffer._draws() != num_draws:
+        _logger.warning(
+            "%s was drawn from by another thread at all times: what was drawn between saving iterators and buffer "
+            "may be missing after a restore.",
+            type(buffer).__name__,
+        )
+    return places, state
+
+
+def _check_folder(buffer: Restorable, place: str, saves: list[SaveHead]) -> None:
     """Refuses a folder that holds saves of something else, and tells of one that holds another buffer's."""
     kind = type(buffer).__name__
-    for save in saves[-1:]:
+    for head in saves[-1:]:
+        try:
+            save = open_save(head.path)
+        except (ValueError, OSError):  # damaged, or removed by another process by now
+            continue
         told = describe_differences(save.fields, buffer._saved_fields())
         if save.kind != kind or told:
             what = f"of a {save.kind}" if save.kind != kind else f"of another data_spec ({'; '.join(told)})"
@@ -305,12 +363,13 @@ def check_fits(buffer: Restorable, state: BufferState, on_mismatch: OnMismatch) 
         return changed
     if not changed:
         return changed
+    fixed = {name: both for name, both in changed.items() if name in buffer._FIXED_SETTINGS}
     if on_mismatch == "error":
+        resize = "" if fixed else "'resize' (those of this buffer, and what fits) or "
         raise ValueError(
             f"settings differ from what was saved: {differing(changed)}. Build the buffer with the stored ones, or "
-            "say on_mismatch='resize' (those of this buffer, and what fits) or 'keep' (the stored ones)."
+            f"say on_mismatch={resize}'keep' (the stored ones)."
         )
-    fixed = {name: both for name, both in changed.items() if name in buffer._FIXED_SETTINGS}
     if fixed:
         raise ValueError(
             f"on_mismatch='resize' cannot change these: {differing(fixed)}. Build the buffer with the stored ones, or "

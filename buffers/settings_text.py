@@ -49,7 +49,14 @@ def differences(stored: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str,
     {'max_length': (100, 50)}
     """
     names = [*stored, *(name for name in here if name not in stored)]
-    return {name: (stored.get(name), here.get(name)) for name in names if stored.get(name) != here.get(name)}
+    pairs = {name: (stored.get(name), here.get(name)) for name in names}
+    return {name: both for name, both in pairs.items() if both[0] != both[1] and not _is_number_or_schedule(*both)}
+
+
+def _is_number_or_schedule(stored: Any, here: Any) -> bool:
+    """Whether one is a number and the other what gives numbers: a schedule says nothing about a moment's value."""
+    numbers = [value for value in (stored, here) if isinstance(value, int | float) and not isinstance(value, bool)]
+    return len(numbers) == 1 and FUNCTION in (stored, here)
 
 
 def settings_from_plain(plain: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import tensorflow as tf
 from replayfeed.buffers import (
     BufferConfig,
     EpisodicReplayBuffer,
+    Fifo,
     MinHeap,
     MultiAgentReplayBuffer,
     ReservoirReplayBuffer,
@@ -473,3 +474,26 @@ def test_what_is_no_state_of_a_stream_is_refused(state):
     with pytest.raises(ValueError, match=r"the state of draws in graphs: expected int64 \[3\]"):
         seeds.restore(state)
     np.testing.assert_array_equal(seeds.state(), before)
+
+
+@pytest.mark.parametrize("way", ["save", "saved_in"])
+def test_a_queue_behind_a_prefetch_loses_and_repeats_nothing(tmp_path, way):
+    """Draws go on in the dataset's threads while the iterator is read and the buffer captured: one moment yet."""
+
+    def queue() -> TFUniformReplayBuffer:
+        return TFUniformReplayBuffer(tf.TensorSpec([], tf.int64), 1, 1000, sampler=Fifo(), max_times_sampled=1)
+
+    for trial in range(10):
+        saved, restored = queue(), queue()
+        saved.add_sequence([list(range(600))])
+        batches, resumed = (iter(buffer.as_dataset(4).prefetch(50)) for buffer in (saved, restored))
+        first = [next(batches)[0].numpy().tolist() for _ in range(3)]
+        folder = tmp_path / str(trial)
+        if way == "save":
+            saved.save(folder, iterators={"train": batches})
+            restored.restore(folder, iterators={"train": resumed})
+        else:
+            path = tf.train.Checkpoint(b=saved.saved_in(folder, iterators={"train": batches})).write(folder / "ckpt")
+            tf.train.Checkpoint(b=restored.saved_in(folder, iterators={"train": resumed})).read(path)
+        after = [next(resumed)[0].numpy().tolist() for _ in range(80)]
+        assert sum(first + after, []) == list(range(4 * 83))
