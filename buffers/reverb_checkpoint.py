@@ -146,12 +146,23 @@ def compare_with(link: ServerLink, saved: bytes) -> None:
         began = "empty" if status.started_from is None else f"with {status.started_from} (step {status.started_step})"
         _logger.warning(
             "the model was saved with checkpoint %s (step %s) of table %r, but server %s began %s%s: what is drawn is "
-            "older or newer than the model. Start the server anew with that checkpoint as the newest in its folder.",
+            "older or newer than the model. Start the server anew with that checkpoint as the newest in its folder: "
+            "move newer ones elsewhere; where it is gone, a larger keep_last keeps more.",
             *wanted,
             link.table,
             link.address,
             began,
             last,
+        )
+    elif (since := told[0].last) is not None and since.path != wanted[0]:
+        _logger.warning(
+            "the model was saved with checkpoint %s (step %s) of table %r; server %s began with it and has gone on: it "
+            "has taken %s (step %s) since, so that what is drawn is newer than the model",
+            *wanted,
+            link.table,
+            link.address,
+            since.path,
+            since.step,
         )
 
 

@@ -25,6 +25,7 @@ from .server_checkpoints import (
     ServerCheckpoints,
     clean_up,
     items_text,
+    step_in,
     tell_of_clock,
 )
 from .server_manifest import DATA_FILES, Checkpoint, LockedFolder
@@ -43,7 +44,12 @@ class ReplayServer:
     A checkpoint is Reverb's own, in a folder of `checkpoint_dir` that is named by the time, with a `manifest.json` of
     ours beside: the tables' settings, items, step, and the files' sizes and checksums. All paths are the server's: a
     client on another machine asks by `ReverbReplayBuffer.checkpoint()` and is told the server's path. Whenever a server
-    is killed, its last complete checkpoint stays; what it was writing is named at the next start and not used.
+    is killed, its last complete checkpoint stays; what it was writing is named at the next start and not used. Which
+    one is newer goes by a number in the manifest, since clocks can go back. Damaged ones stay; where all are, an error
+    on the log says so and the tables begin empty.
+
+    What a writer had no confirmation of when its server was killed it sends again, at most its `max_pending_items`, and
+    in any order: a table that gives the oldest first (`Fifo`, `Queue`) may give those out of order.
 
     It begins with the newest complete checkpoint there is: items with their keys, frame ids, priorities and numbers of
     draws, and the limiter's counts of inserts and samples go on; `stats()` too. Writers of before or after never
@@ -77,7 +83,8 @@ class ReplayServer:
       keep_last: complete checkpoints that stay; each is whole, and as large as the tables' data. None: all.
       checkpoint_on_stop: take one when the server is stopped. (A signal that ends the process does not stop it.)
       restore_timeout_s: how long finding, reading and checking a checkpoint may take, with a line every 5 s. Then
-        Reverb loads it, from memory by then, in one go that holds Python's lock and cannot be ended.
+        `'override'` rewrites its items, without lines, and Reverb loads it, from memory by then, in one go that holds
+        Python's lock and cannot be ended. Reverb prints some lines to stderr at each start and checkpoint.
 
     Raises:
       ValueError: there is no table, or two have the same name.
@@ -306,7 +313,7 @@ class ReplayServer:
             _tell(self._started_from, infos)
         status = ServerStatus(str(folder), None if self._started_from is None else self._started_from.path, step)
         plain = [_plain(table) for table in self._tables]
-        self._checkpoints = ServerCheckpoints(folder, self.address, plain, rule, status, step)
+        self._checkpoints = ServerCheckpoints(self._folder, self.address, plain, rule, status, step)
         weakref.finalize(self, self._checkpoints.let_end)
 
 
@@ -314,9 +321,8 @@ def _report(checkpoint: Checkpoint, infos: Mapping[str, Any], seconds: float) ->
     manifest = checkpoint.manifest
     num_bytes = sum((checkpoint.path / name).stat().st_size for name in DATA_FILES)
     items = {name: int(info.current_size) for name, info in sorted(infos.items())}
-    return CheckpointReport(
-        str(checkpoint.path), None if manifest is None else manifest.step, items, num_bytes, seconds
-    )
+    step = step_in(checkpoint.path) if manifest is None else manifest.step
+    return CheckpointReport(str(checkpoint.path), step, items, num_bytes, seconds)
 
 
 def _tell(report: CheckpointReport, infos: Mapping[str, Any]) -> None:

@@ -15,12 +15,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import tensorflow as tf
+
 from .item_selectors import selector_from
 from .rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio, bounds_from
 from .reverb_import import load_reverb, load_types
 from .server_checkpoint_compare import Difference, differences
 from .server_checkpoint_records import info_from, message_of, read_tables
-from .server_checkpoint_rewrite import rewrite
+from .server_checkpoint_rewrite import Moved, rewrite
 from .server_manifest import Checkpoint, find_checkpoints, read_through
 from .tables import TableConfig
 
@@ -70,6 +72,7 @@ def start_from_newest(
     Raises:
       ValueError: the settings differ; each difference is told.
       ValueError: the newest complete checkpoint is of another format.
+      OSError: the disk does not take what is rewritten.
       RuntimeError: it is as it was written, and Reverb cannot load it: an older one would not be what was asked for.
       WaitTimeoutError: the time is up.
     """
@@ -80,11 +83,21 @@ def start_from_newest(
             _logger.warning("checkpoint %s is not complete and is passed over: %s", checkpoint.path, checkpoint.problem)
             continue
         problem = read_through(checkpoint, _progress(checkpoint), deadline)
+        if problem is None and checkpoint.manifest is None:
+            _logger.warning(
+                "checkpoint %s has no manifest.json: plain Reverb has written it, or it was lost; whether its files "
+                "are as they were written is not known",
+                checkpoint.path,
+            )
         if problem is None:
             return _start_from(checkpoint, scratch, tables, beside, start, on_mismatch)
         _logger.warning("checkpoint %s is damaged and is passed over: %s", checkpoint.path, problem)
     if found:
-        _logger.warning("none of the %d checkpoints in %s is complete: tables begin empty", len(found), folder)
+        _logger.error(
+            "none of the %d checkpoints in %s is complete: tables begin empty; what is damaged stays there",
+            len(found),
+            folder,
+        )
     else:
         _logger.info("there is no checkpoint in %s: tables begin empty", folder)
     return Started(start([*_built(tables, anew=False), *beside()], None), tuple(tables), None)
@@ -127,12 +140,20 @@ def _start_from(
     target = scratch / checkpoint.path.name
     shutil.rmtree(target, ignore_errors=True)
     try:
-        for moved in rewrite(checkpoint.path, target, messages):
+        for moved in _rewritten(checkpoint.path, target, messages):
             if moved.table not in own_names:
                 _logger.warning("checkpoint %s: %s", checkpoint.path, moved)
         return _loaded(checkpoint, target, built + own, start, tables)
     finally:
-        shutil.rmtree(target, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _rewritten(path: pathlib.Path, target: pathlib.Path, messages: Mapping[str, Any]) -> list[Moved]:
+    """`rewrite`, with the errors of a disk as such."""
+    try:
+        return rewrite(path, target, messages)
+    except tf.errors.OpError as error:
+        raise OSError(f"checkpoint {path} cannot be rewritten into {target}: {error.message}") from error
 
 
 def _loaded(
@@ -251,11 +272,15 @@ def _why(checkpoint: Checkpoint, found: Sequence[Difference], on_mismatch: OnMis
             f"checkpoint {checkpoint.path} has no manifest that tells its tables, and what their data are is not what "
             f"is asked for:\n{lines}\nAsk for what is stored, or give another checkpoint_dir to begin empty."
         )
+    override = (
+        "give on_mismatch='override' to put the stored items into tables of the new settings; "
+        if not any(one.is_fixed for one in found)
+        else ""
+    )
     return (
         f"checkpoint {checkpoint.path} was made with other settings:\n{lines}\n"
-        "Ways out: ask for the stored settings; give on_mismatch='keep' to serve what is stored as it was; give "
-        "on_mismatch='override' to put the stored items into tables of the new settings, where it does not say that "
-        "this cannot be; or give another checkpoint_dir to begin empty."
+        "Ways out: ask for the stored settings; give on_mismatch='keep' to serve what is stored as it was; "
+        f"{override}or give another checkpoint_dir to begin empty."
     )
 
 

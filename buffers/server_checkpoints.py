@@ -28,6 +28,7 @@ from .server_checkpoint_rewrite import link_or_copy
 from .server_manifest import (
     DATA_FILES,
     DONE,
+    LockedFolder,
     Manifest,
     files_of,
     find_checkpoints,
@@ -74,7 +75,7 @@ class ServerCheckpoints:
     """The checkpoints of one server; any number of threads may ask.
 
     Args:
-      folder: where they go.
+      locked: where they go.
       address: `host:port` of the server.
       tables: what the manifest tells of each table: `TableConfig.to_dict`, or None.
       rule: when they are taken.
@@ -84,14 +85,15 @@ class ServerCheckpoints:
 
     def __init__(
         self,
-        folder: pathlib.Path,
+        locked: LockedFolder,
         address: str,
         tables: Sequence[Mapping[str, Any] | None],
         rule: CheckpointRule,
         status: ServerStatus,
         step: int | None,
     ) -> None:
-        self._folder = folder
+        self._locked = locked
+        self._folder = folder = locked.path
         self._in_progress = folder / IN_PROGRESS
         self._tables = tuple(tables)
         self._rule = rule
@@ -135,6 +137,7 @@ class ServerCheckpoints:
         attempt = 0
         try:
             self._wait_for_reverb(deadline, timeout_s)
+            self._locked.hold()
             self._adopt_finished()  # Reverb deletes what it has finished when it begins anew
             attempt, step = self._begin(step)
             _logger.info("checkpoint into %s begins (%s); inserts and samples wait meanwhile", self._folder, why)
@@ -386,7 +389,7 @@ def clean_up(folder: pathlib.Path) -> None:
         problem = look_at(path, time_ns).problem
         if problem is None:
             try:
-                report = adopt(path, folder, (), _step_in(path), newest_number(find_checkpoints(folder)) + 1)
+                report = adopt(path, folder, (), step_in(path), newest_number(find_checkpoints(folder)) + 1)
             except ValueError as error:
                 problem = f"{type(error).__name__}: {error}"
             else:
@@ -446,6 +449,6 @@ def _size_of(in_progress: pathlib.Path) -> int:
     return num_bytes
 
 
-def _step_in(path: pathlib.Path) -> int | None:
+def step_in(path: pathlib.Path) -> int | None:
     """The step that a checkpoint's own table tells."""
     return next((step_of(item.priority) for item in read_items(path) if item.table == CONTROL_TABLE), None)

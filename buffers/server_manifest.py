@@ -18,7 +18,7 @@ import re
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 from .base import WaitTimeoutError
 
@@ -93,15 +93,25 @@ class LockedFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = pathlib.Path(path).expanduser().absolute()
         self.path.mkdir(parents=True, exist_ok=True)
-        self._file = (self.path / _LOCK).open("a")
+        self._file = _locked(self.path)
+
+    def hold(self) -> None:
+        """Makes and locks it anew where somebody has deleted it.
+
+        Raises:
+          ValueError: another server uses it meanwhile.
+          OSError: it cannot be made.
+        """
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._file.close()
-            raise ValueError(
-                f"checkpoint_dir {self.path}: another server uses it ({error.strerror}); stop that one, or give each a "
-                "folder of its own."
-            ) from error
+            if os.path.samestat(os.fstat(self._file.fileno()), (self.path / _LOCK).stat()):
+                return
+        except FileNotFoundError:
+            pass
+        _logger.warning("checkpoint_dir %s, or its lock, was deleted while its server ran; it is made anew", self.path)
+        self.path.mkdir(parents=True, exist_ok=True)
+        anew = _locked(self.path)
+        self._file.close()
+        self._file = anew
 
     def close(self) -> None:
         """Lets the folder go."""
@@ -270,7 +280,9 @@ def remove_checkpoint(path: pathlib.Path) -> None:
 
 
 def to_remove(found: Sequence[Checkpoint], keep_last: int | None) -> list[Checkpoint]:
-    """Which of our checkpoints go, when the newest ones are to be kept, and incomplete ones that are older than those.
+    """Which of our checkpoints go, when the newest ones are to be kept, and unfinished ones that are older than those.
+
+    What was finished and is damaged stays: it may be what somebody wants to repair.
 
     Args:
       found: newest first.
@@ -281,8 +293,8 @@ def to_remove(found: Sequence[Checkpoint], keep_last: int | None) -> list[Checkp
         return []
     old = [] if keep_last is None else complete[keep_last:]
     older = found[found.index(complete[0]) :]
-    broken = [one for one in older if one.problem is not None]
-    return [*old, *broken]
+    unfinished = [one for one in older if one.problem is not None and not (one.path / DONE).exists()]
+    return [*old, *unfinished]
 
 
 def _follow(stream: Any, block: bytes) -> str | None:
@@ -346,6 +358,22 @@ def newest_first(found: Sequence[Checkpoint]) -> list[Checkpoint]:
         placed.append((latest, number, one))
     placed += [(one.time_ns, 0, one) for one in found if one.manifest is None]
     return [one for _, _, one in sorted(placed, key=lambda entry: entry[:2], reverse=True)]
+
+
+def _locked(folder: pathlib.Path) -> IO[str]:
+    """The file whose lock is the folder's."""
+    file = (folder / _LOCK).open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        raise ValueError(
+            f"checkpoint_dir {folder}: another server uses it; stop that one, or give each a folder of its own."
+        ) from error
+    except OSError:
+        file.close()
+        raise
+    return file
 
 
 def _write(path: pathlib.Path, text: str) -> None:

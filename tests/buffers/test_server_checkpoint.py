@@ -234,10 +234,37 @@ def test_fr_033_an_incomplete_checkpoint_is_named_and_the_one_before_it_is_loade
 
 
 def test_a_folder_without_any_complete_checkpoint_begins_empty_and_says_so(tmp_path, caplog):
-    spoil_size(pathlib.Path(fill(tmp_path, table())))
+    damaged = pathlib.Path(fill(tmp_path, table()))
+    spoil_size(damaged)
     with ReplayServer([table()], checkpoint_dir=tmp_path) as server:
         assert server.started_from is None
-    assert f"none of the 1 checkpoints in {tmp_path} is complete: tables begin empty" in caplog.text
+        assert f"none of the 1 checkpoints in {tmp_path} is complete: tables begin empty" in caplog.text
+        new = server.checkpoint().path
+    assert folders(tmp_path) == [str(damaged), new], "it may be repaired"
+
+
+def test_a_lost_manifest_is_told_and_the_step_that_reverb_has_stored_holds(tmp_path, caplog):
+    path = pathlib.Path(fill(tmp_path, table(), step=6))
+    (path / "manifest.json").unlink()
+    with ReplayServer([table()], checkpoint_dir=tmp_path) as server:
+        assert server.started_from is not None and server.started_from.step == 6
+    assert f"checkpoint {path} has no manifest.json: plain Reverb has written it, or it was lost" in caplog.text
+
+
+def test_a_folder_that_is_deleted_under_its_server_is_made_and_locked_anew(tmp_path, caplog):
+    folder = tmp_path / "checkpoints"
+    with ReplayServer([table()], checkpoint_dir=folder) as server:
+        shutil.rmtree(folder)
+        assert pathlib.Path(server.checkpoint().path).exists()
+        assert f"checkpoint_dir {folder}, or its lock, was deleted while its server ran" in caplog.text
+        with pytest.raises(ValueError, match="another server uses it"):
+            ReplayServer([table()], checkpoint_dir=folder)
+    shutil.rmtree(folder)
+    with ReplayServer([table()], checkpoint_dir=folder) as first:
+        shutil.rmtree(folder)
+        with ReplayServer([table()], checkpoint_dir=folder):
+            with pytest.raises(ValueError, match="another server uses it"):
+                first.checkpoint()
 
 
 def test_a_checkpoint_that_is_as_it_was_written_and_that_reverb_cannot_load_is_not_passed_over(tmp_path):

@@ -396,6 +396,9 @@ def test_a_models_checkpoint_tells_which_one_of_the_server_it_goes_with(tmp_path
                 assert bool(told) == (expected is not None)
                 assert expected is None or re.search(expected, told[0])
                 buffer.checkpoint(20)
+                if expected is None:
+                    model.restore(path).assert_consumed()
+                    assert "began with it and has gone on" in caplog.text
     with ReverbReplayBuffer.local(COUNTER, max_size=10, sequence_length=1) as buffer:
         with pytest.raises(ValueError, match="this is not what a served buffer has saved"):
             buffer.deserialize(b"\x00\x01")
