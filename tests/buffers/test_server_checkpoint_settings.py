@@ -121,8 +121,9 @@ def test_every_difference_is_told_with_both_values_and_the_ways_out(stored):
 )
 def test_what_the_data_are_cannot_be_overridden(stored, asked, told):
     folder = stored(table(), [1.0])
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=told) as raised:
         served(folder, asked)
+    assert "on_mismatch='override'" not in str(raised.value), "it would not do"
     with pytest.raises(ValueError, match=told + r".* \(the stored data are as they are: cannot be overridden\)"):
         served(folder, asked, on_mismatch="override")
 
