@@ -193,7 +193,7 @@ def _take(link: ServerLink, watch: Watch, step: int | None) -> CheckpointReport:
         for attempt, report in status.done:
             if attempt > after and step in (None, report.step):
                 return report
-        if status.failed > after and status.problem is not None:
+        if status.failed > after and status.problem is not None and step in (None, status.begun_step):
             raise RuntimeError(f"server {link.address} could not complete a checkpoint: {status.problem}")
         is_begun = status.is_writing and status.begun > after and step in (None, status.begun_step)
         if not is_begun and not told.is_asked:

@@ -158,7 +158,8 @@ class ServerCheckpoints:
                     self._adopt_finished()
             raise AssertionError("the last attempt returns or raises")
         except Exception as error:
-            failed = attempt or self._status.failed
+            # That somebody has waited for long enough is nothing that others are to be told: they ask again.
+            failed = self._status.failed if isinstance(error, WaitTimeoutError) else attempt or self._status.failed
             problem = f"{type(error).__name__}: {error}"
             self._say(dataclasses.replace(self._status, problem=problem, failed=failed, is_writing=False))
             raise
@@ -193,8 +194,9 @@ class ServerCheckpoints:
         self._channel.close()
 
     def let_end(self) -> None:
-        """The thread ends when it can; nothing waits for it."""
+        """The thread ends when it can, and the folder is free; nothing waits."""
         self._ended.set()
+        self._locked.close()
 
     def _run(self) -> None:
         """Until the server stops: what is due, and what clients have asked Reverb for."""

@@ -254,6 +254,35 @@ def test_whoever_asks_while_another_one_is_written_gets_one_of_his_own_step(tmp_
             assert (pathlib.Path(report.path) / "DONE").exists()
 
 
+def test_a_failure_is_told_to_the_client_who_asked_and_one_that_was_given_up_is_not(tmp_path, monkeypatch):
+    with ReplayServer([TABLE], checkpoint_dir=tmp_path) as server:
+        with ReverbReplayBuffer(COUNTER, "replay", 1, server.address) as buffer:
+            real, begun, given_up, num_calls = reverb.Client.checkpoint, threading.Event(), threading.Event(), 0
+
+            def slow_then_full(client: reverb.Client) -> str:
+                nonlocal num_calls
+                num_calls += 1
+                if num_calls == 1:
+                    begun.set()
+                    given_up.wait(30.0)
+                if num_calls == 3:
+                    raise RuntimeError("the disk is full")
+                return str(real(client))
+
+            monkeypatch.setattr(reverb.Client, "checkpoint", slow_then_full)
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                impatient = pool.submit(server.checkpoint, 1, timeout_s=0.3)
+                assert begun.wait(30.0)
+                patient = pool.submit(buffer.checkpoint, 2, timeout_s=60.0)
+                with pytest.raises(WaitTimeoutError, match="gave up after 0.3 s"):
+                    impatient.result()
+                given_up.set()
+                assert patient.result().step == 2
+            with pytest.raises(RuntimeError, match="could not complete a checkpoint: RuntimeError: the disk is full"):
+                buffer.checkpoint(3)
+            assert buffer.checkpoint(3).step == 3
+
+
 def test_a_checkpoint_that_reverbs_own_call_deletes_is_taken_anew(tmp_path, monkeypatch, caplog):
     with ReplayServer([TABLE], checkpoint_dir=tmp_path) as server:
         real, other, num_calls = reverb.Client.checkpoint, reverb.Client(server.address), 0
