@@ -14,7 +14,8 @@ from peers.processes import PeerError, PeerProcess, Peers
 from peers.worker import Experience
 from workloads import FRAMES, Workload
 
-_BLOCK = 1_000
+# TF-Agents takes a block in one add, a frame of each of so many streams, and 0.1 s for it whatever its size.
+_BLOCK, _BLOCK_OF_PIXELS = 20_000, 1_000
 _MEGABYTE = 1e6
 
 
@@ -59,7 +60,7 @@ class Elsewhere:
 
     def __init__(self, workload: Workload, capacity: int, folder: pathlib.Path) -> None:
         self._workload, self._capacity, self._folder = workload, capacity, folder
-        self._peers = Peers(Experience(workload.frames(min(_BLOCK, capacity)), batch=1), capacity)
+        self._peers = Peers(Experience(workload.frames(min(_BLOCK_OF_PIXELS if workload is FRAMES else _BLOCK, capacity)), batch=1), capacity)
         self._full: list[tuple[str, PeerProcess, float]] = []
         self.not_measured: dict[str, str] = {}
 
