@@ -60,7 +60,10 @@ class Elsewhere:
 
     def __init__(self, workload: Workload, capacity: int, folder: pathlib.Path) -> None:
         self._workload, self._capacity, self._folder = workload, capacity, folder
-        self._peers = Peers(Experience(workload.frames(min(_BLOCK_OF_PIXELS if workload is FRAMES else _BLOCK, capacity)), batch=1), capacity)
+        self._peers = Peers(
+            Experience(workload.frames(min(_BLOCK_OF_PIXELS if workload is FRAMES else _BLOCK, capacity)), batch=1),
+            capacity,
+        )
         self._full: list[tuple[str, PeerProcess, float]] = []
         self.not_measured: dict[str, str] = {}
 
