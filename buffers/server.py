@@ -65,8 +65,10 @@ class ReplayServer:
 
     Checkpoints are taken one after the other, whoever asks; a client gets one that was begun after it asked. What
     Reverb's own `Client.checkpoint()` asks for becomes a checkpoint too, a moment later and beside the path that it
-    tells; but Reverb deletes for it what it is writing at that moment, which is then taken anew, with a warning. A plain `reverb.Server` can load a checkpoint if it has all tables of it, `replayfeed__server` too, by
-    which clients are told of checkpoints; but it would delete the others of the folder.
+    tells; but Reverb deletes for it what it is writing at that moment, which is then taken anew, with a warning.
+
+    A plain `reverb.Server` can load a checkpoint if it has all tables of it, `replayfeed__server` too, by which clients
+    are told of checkpoints; but it would delete the others of the folder.
 
     Args:
       tables: `TableConfig`s (or ready `reverb.Table`s).
