@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from .counts import check_count
 from .save_reports import RestoreReport, SaveReport
-from .saved_folder import find_saves, is_save, open_save
+from .saved_folder import check_retention, find_saves, is_save, open_save
 
 if TYPE_CHECKING:
     from .restorable import Restorable
@@ -39,10 +38,7 @@ class SavedBeside(tf.train.experimental.PythonState):
         keep_every: int | None,
         iterators: Mapping[str, Any] | None,
     ) -> None:
-        check_count("keep_last", keep_last, optional=True)
-        check_count("keep_every", keep_every, optional=True)
-        if keep_every is not None and keep_last is None:
-            raise ValueError("keep_every says which saves keep_last does not remove: give keep_last too.")
+        check_retention(keep_last, keep_every)
         if "://" in os.fspath(folder):
             raise ValueError(f"folder must be of this machine, got {os.fspath(folder)!r}; save to a disk, and copy it.")
         if step is not None and not isinstance(step, tf.Variable) and not callable(step):

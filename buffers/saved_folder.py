@@ -24,6 +24,7 @@ from urllib.parse import quote
 import numpy as np
 
 from .buffer_state import BufferState, HeldFrames
+from .counts import check_count
 from .fields import Field
 from .pending_folder import PendingFolder, remove_folder
 from .saved_fields import fields_from_plain, fields_to_plain
@@ -285,6 +286,19 @@ def write_save(
         known_now = {}
     new_bytes = sum(size for size, links in sizes if links == 1)
     return Written(place, sum(size for size, _ in sizes), new_bytes, known_now)
+
+
+def check_retention(keep_last: Any, keep_every: Any) -> None:
+    """Refuses what `remove_old` cannot heed.
+
+    Raises:
+      TypeError: one is no int.
+      ValueError: one is below 1, or `keep_every` comes without `keep_last`.
+    """
+    check_count("keep_last", keep_last, optional=True)
+    check_count("keep_every", keep_every, optional=True)
+    if keep_every is not None and keep_last is None:
+        raise ValueError("keep_every says which saves keep_last does not remove: give keep_last too.")
 
 
 def remove_old(path: str, lineage: str, keep_last: int | None, keep_every: int | None) -> tuple[str, ...]:

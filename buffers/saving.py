@@ -16,7 +16,6 @@ import numpy as np
 import tensorflow as tf
 
 from .buffer_state import BufferState, FrameSource, LiveFrames, RestorePlan
-from .counts import check_count
 from .memory import format_bytes, memory_limit
 from .nests import Array
 from .row_numbers import pieces_of
@@ -25,6 +24,7 @@ from .saved_fields import describe_differences, field_names
 from .saved_folder import (
     SavedFolder,
     SaveHead,
+    check_retention,
     find_saves,
     folders_with_saves,
     is_save,
@@ -66,10 +66,7 @@ def save(
     place = _local(path)
     if step is not None:
         step = _as_step(step)
-    check_count("keep_last", keep_last, optional=True)
-    check_count("keep_every", keep_every, optional=True)
-    if keep_every is not None and keep_last is None:
-        raise ValueError("keep_every says which saves keep_last does not remove: give keep_last too.")
+    check_retention(keep_last, keep_every)
     if os.path.isfile(place):
         raise NotADirectoryError(f"{place!r} is a file: give a folder for the saves.")
     if is_save(place):
