@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -13,33 +12,13 @@ from tf_agents.environments.batched_py_environment import BatchedPyEnvironment
 from tf_agents.environments.tf_py_environment import TFPyEnvironment
 from tf_agents.utils import common
 
+from replayfeed.pipelines.played_episode import PlayedEpisode
+
 _NAME = "CartPole-v0"
 
 # Where gym's CartPole ends an episode: the cart has left the track, or the pole leans too far (12 degrees).
 _MAX_POSITION = 2.4
 _MAX_ANGLE = 12 * 2 * np.pi / 360
-
-
-@dataclasses.dataclass(frozen=True)
-class PlayedEpisode:
-    """An episode of `N` actions.
-
-    Attributes:
-      observations: float32 `[N + 1, 4]`, the final one included.
-      actions: int64 `[N]`.
-      rewards: float32 `[N]`.
-      is_terminal: the pole fell; False when the time limit of 200 steps cut the episode.
-    """
-
-    observations: NDArray[Any]
-    actions: NDArray[Any]
-    rewards: NDArray[Any]
-    is_terminal: bool
-
-    @property
-    def total_reward(self) -> float:
-        """The episode's return."""
-        return float(self.rewards.sum())
 
 
 def make_environment(num_streams: int, seed: int) -> TFPyEnvironment:
@@ -64,7 +43,11 @@ class Player:
         self._action = common.function(policy.action)
 
     def play(self) -> list[PlayedEpisode]:
-        """One episode from each environment: none is preferred for being short."""
+        """One episode from each environment: none is preferred for being short.
+
+        Observations are float32 `[N + 1, 4]`, actions int64 `[N]`; terminal where the pole fell, not where the time
+        limit of 200 steps cut.
+        """
         time_step = self._environment.reset()
         observations, actions, rewards = [time_step.observation.numpy()], [], []
         lengths = np.zeros(self._environment.batch_size, np.int64)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from .environments import PlayedEpisode
+from replayfeed.pipelines.played_episode import PlayedEpisode, rlds_steps
 
 _NAME = "cartpole_dqn"
 
@@ -31,24 +30,3 @@ def write_rlds(episodes: Sequence[PlayedEpisode], folder: Path) -> Path:
         writer.add_episode({"steps": rlds_steps(episode)})
     writer.close()
     return folder
-
-
-def rlds_steps(episode: PlayedEpisode) -> list[dict[str, Any]]:
-    """The `N + 1` RLDS steps of an episode of `N` actions; the last holds the final observation only."""
-    num_actions = len(episode.actions)
-    steps = []
-    for t in range(num_actions + 1):
-        is_last = t == num_actions
-        enters_terminal = episode.is_terminal and t >= num_actions - 1
-        steps.append(
-            {
-                "observation": episode.observations[t],
-                "action": np.int64(0) if is_last else episode.actions[t],
-                "reward": np.float32(0) if is_last else episode.rewards[t],
-                "discount": np.float32(0.0 if enters_terminal else 1.0),
-                "is_first": t == 0,
-                "is_last": is_last,
-                "is_terminal": is_last and episode.is_terminal,
-            }
-        )
-    return steps

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -16,29 +15,9 @@ from tf_agents.environments.tf_py_environment import TFPyEnvironment
 from tf_agents.policies.greedy_policy import GreedyPolicy
 from tf_agents.trajectories.time_step import TimeStep
 
+from replayfeed.pipelines.played_episode import PlayedEpisode
+
 _NAME = "Pendulum-v1"
-
-
-@dataclasses.dataclass(frozen=True)
-class PlayedEpisode:
-    """An episode of `N` actions.
-
-    Attributes:
-      observations: float32 `[N + 1, 3]`: cosine and sine of the angle (0 is upright), and its speed.
-      actions: float32 `[N, 1]`, torques from -2 to 2.
-      rewards: float32 `[N]`, from -16.3 to 0, which is upright and at rest.
-      is_terminal: as the environment says: False, for a pendulum never ends, its time limit cuts it.
-    """
-
-    observations: NDArray[np.float32]
-    actions: NDArray[np.float32]
-    rewards: NDArray[np.float32]
-    is_terminal: bool
-
-    @property
-    def total_reward(self) -> float:
-        """The episode's return."""
-        return float(self.rewards.sum())
 
 
 def make_environment(num_streams: int, seed: int) -> BatchedPyEnvironment:
@@ -66,6 +45,11 @@ def play(environment: BatchedPyEnvironment, choose: Callable[[TimeStep], NDArray
     Args:
       environment: as `make_environment` gives it; it is reset first.
       choose: actions `[B, 1]` for a batch of time steps, NumPy arrays `[B, ...]`.
+
+    Returns:
+      Observations float32 `[N + 1, 3]`: cosine and sine of the angle (0 is upright), and its speed. Actions float32
+      `[N, 1]`, torques from -2 to 2. Rewards from -16.3 to 0, which is upright and at rest. `is_terminal` is what the
+      environment says: False, for a pendulum never ends, its time limit cuts it.
     """
     time_step = environment.reset()
     observations, actions, rewards = [time_step.observation], [], []

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from .environments import PlayedEpisode, make_environment, play
+from replayfeed.pipelines.played_episode import PlayedEpisode, rlds_steps
+
+from .environments import make_environment, play
 from .expert import RANDOM, Behaviour
 
 _NAME = "pendulum_mixed"
@@ -80,27 +82,6 @@ def record(folder: Path, seed: int, mix: Mapping[Behaviour, int] = DEFAULT_MIX, 
     by_chance = _episodes(RANDOM, _EPISODES_AT_A_TIME, 10 * seed + len(mix), rng)
     random_return = float(np.mean([episode.total_reward for episode in by_chance]))
     return Recording(folder, np.array(returns), random_return)
-
-
-def rlds_steps(episode: PlayedEpisode) -> list[dict[str, Any]]:
-    """The `N + 1` RLDS steps of an episode of `N` actions; the last holds the final observation only."""
-    num_actions = len(episode.actions)
-    steps = []
-    for t in range(num_actions + 1):
-        is_last = t == num_actions
-        enters_terminal = episode.is_terminal and t >= num_actions - 1
-        steps.append(
-            {
-                "observation": episode.observations[t],
-                "action": np.zeros(1, np.float32) if is_last else episode.actions[t],
-                "reward": np.float32(0) if is_last else episode.rewards[t],
-                "discount": np.float32(0.0 if enters_terminal else 1.0),
-                "is_first": t == 0,
-                "is_last": is_last,
-                "is_terminal": is_last and episode.is_terminal,
-            }
-        )
-    return steps
 
 
 def _episodes(behaviour: Behaviour, num_episodes: int, seed: int, rng: np.random.Generator) -> list[PlayedEpisode]:

@@ -11,11 +11,12 @@ from tf_agents.trajectories.policy_step import PolicyStep
 from replayfeed.pipelines.cartpole import __main__ as command_line
 from replayfeed.pipelines.cartpole import job, local_job, offline_job, quiet, served_job
 from replayfeed.pipelines.cartpole.dqn import DqnLearner, DqnSettings
-from replayfeed.pipelines.cartpole.environments import PlayedEpisode, Player
+from replayfeed.pipelines.cartpole.environments import Player
 from replayfeed.pipelines.cartpole.monitor import BufferPoint
 from replayfeed.pipelines.cartpole.offline_job import CloningSettings
-from replayfeed.pipelines.cartpole.recording import rlds_steps, write_rlds
+from replayfeed.pipelines.cartpole.recording import write_rlds
 from replayfeed.pipelines.cartpole.report import CurvePoint, PartResult, picture, table
+from replayfeed.pipelines.played_episode import PlayedEpisode
 from replayfeed.pipelines.rlds_read import load_rlds
 
 # Any policy keeps the pole up for more than 5 steps.
@@ -48,17 +49,6 @@ def _result(name: str, mean_return: float, bar: float) -> PartResult:
         curve=[CurvePoint(0, 9.0), CurvePoint(1234, mean_return)],
         buffer_points=[BufferPoint(0.1, 0.0, None), BufferPoint(3.0, 0.5, 51.2)],
     )  # fmt: skip
-
-
-@pytest.mark.parametrize("is_terminal", [True, False], ids=["terminal", "truncated"])
-def test_rlds_steps_have_one_step_more_than_actions_and_tell_terminal_from_truncated(is_terminal):
-    steps = rlds_steps(_episode(2, is_terminal))
-    assert [bool(step["is_first"]) for step in steps] == [True, False, False]
-    assert [bool(step["is_last"]) for step in steps] == [False, False, True]
-    assert [bool(step["is_terminal"]) for step in steps] == [False, False, is_terminal]
-    ends = 0.0 if is_terminal else 1.0
-    assert [float(step["discount"]) for step in steps] == [1.0, ends, ends]
-    assert [float(step["reward"]) for step in steps] == [1.0, 1.0, 0.0]
 
 
 def test_a_recorded_dataset_loads_as_what_was_played(tmp_path):

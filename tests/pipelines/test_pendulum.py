@@ -11,9 +11,9 @@ from replayfeed.pipelines.cartpole.report import CurvePoint, PartResult, Recorde
 from replayfeed.pipelines.fill import fill
 from replayfeed.pipelines.pendulum import job
 from replayfeed.pipelines.pendulum.agents import CloningSettings, CqlSettings, cql_agent
-from replayfeed.pipelines.pendulum.environments import PlayedEpisode, make_environment, play
+from replayfeed.pipelines.pendulum.environments import make_environment, play
 from replayfeed.pipelines.pendulum.expert import RANDOM, Behaviour, swing_up
-from replayfeed.pipelines.pendulum.recording import Recording, record, rlds_steps
+from replayfeed.pipelines.pendulum.recording import Recording, record
 from replayfeed.pipelines.pendulum.training import Schedule, train
 from replayfeed.pipelines.rlds_read import load_rlds
 
@@ -69,18 +69,6 @@ def test_a_time_limit_is_no_terminal_here_and_one_through_suite_gym_load():
         time_step = loaded.step(np.zeros(1, np.float32))
     # Why the environment is not made that way.
     assert (bool(time_step.is_last()), float(time_step.discount)) == (True, 0.0)
-
-
-@pytest.mark.parametrize("is_terminal", [False, True], ids=["truncated", "terminal"])
-def test_the_last_step_holds_the_final_observation_only(is_terminal):
-    columns = [np.arange(9, dtype=np.float32).reshape(3, 3), np.ones([2, 1], np.float32), -np.ones(2, np.float32)]
-    steps = rlds_steps(PlayedEpisode(*columns, is_terminal))
-    assert [step["observation"].tolist() for step in steps] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
-    assert [float(step["action"][0]) for step in steps] == [1.0, 1.0, 0.0]
-    assert [float(step["reward"]) for step in steps] == [-1.0, -1.0, 0.0]
-    assert [step["is_last"] for step in steps] == [False, False, True]
-    assert [step["is_terminal"] for step in steps] == [False, False, is_terminal]
-    assert [float(step["discount"]) for step in steps] == ([1.0, 0.0, 0.0] if is_terminal else [1.0, 1.0, 1.0])
 
 
 def test_the_recorded_dataset_is_truncated_throughout_and_says_who_played(recording):
