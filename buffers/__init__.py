@@ -34,6 +34,7 @@ from .save_reports import RestoreReport, SaveReport
 from .saved_beside import SavedBeside
 from .saved_iterators import SavedIterator
 from .server import ReplayServer
+from .server_checkpoint_config import CheckpointConfig
 from .spec import DataSpec, Transition
 from .stats import BufferStats, PriorityAge, WindowCount
 from .table_files import load_tables, save_tables
@@ -48,6 +49,7 @@ __all__ = [
     "BufferConfig",
     "BufferInfo",
     "BufferStats",
+    "CheckpointConfig",
     "CheckpointReport",
     "DataSpec",
     "EmptyBufferError",

@@ -135,8 +135,9 @@ class MultiAgentReplayBuffer(SavedAgents, ReplayBuffer):
         self._checker = AgentChecker(self._known, self._batch_size, cast=cast)
         self._buffers, self._writer, self._resources = parts.buffers, parts.writer, parts.owned
         self._independent, self._lockstep = parts.independent, parts.lockstep
-        in_process = None if isinstance(self._writer, ServedAgents) else self._lockstep or self._independent
-        self._state = MultiAgentState(self._known, self._buffers, in_process, is_lockstep=mode == "lockstep")
+        saved = parts.writer._tables if isinstance(parts.writer, ServedAgents) else parts.lockstep or parts.independent
+        assert saved is not None  # one of them writes, where the tables do not
+        self._state = MultiAgentState(self._known, self._buffers, saved, is_lockstep=mode == "lockstep")
 
     # What there is
 

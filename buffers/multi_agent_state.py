@@ -17,6 +17,7 @@ from .agent_policies import AgentPolicies
 from .base import ReplayBuffer
 from .buffer_state import BufferState, RestorePlan
 from .nests import Array
+from .saved_by_server import SavedByServer
 from .saving import check_fits
 
 _logger = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class MultiAgentState:
     Args:
       known: the agents.
       buffers: by policy; in lockstep the one of all under `''`.
-      agents: writes into them; None: they are on a server.
+      agents: writes into them; where they are on a server, what has them saved there.
       is_lockstep: there is one buffer for all.
     """
 
@@ -62,14 +63,16 @@ class MultiAgentState:
         self,
         known: AgentPolicies,
         buffers: Mapping[str, ReplayBuffer],
-        agents: HeldAgents | None,
+        agents: HeldAgents | SavedByServer,
         *,
         is_lockstep: bool,
     ) -> None:
         self._known = known
         self._is_lockstep = is_lockstep
         self._parts = {_MOMENTS: buffers[""]} if is_lockstep else {name: buffers[name] for name in sorted(buffers)}
-        self._agents_in_process = agents
+        # None where the buffers are in this process.
+        self.served = agents if isinstance(agents, SavedByServer) else None
+        self._in_process = None if isinstance(agents, SavedByServer) else agents
         self._replaced: list[ReplayBuffer] = []
 
     def settings(self, own: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,12 +243,12 @@ class MultiAgentState:
             )
 
     def _agents(self) -> HeldAgents:
-        if self._agents_in_process is None:
+        if self._in_process is None:
             raise ValueError(
                 "the tables of this buffer are on a Reverb server, which saves and restores them with all that writers "
                 "and readers share: give ReplayServer a checkpoint_dir."
             )
-        return self._agents_in_process
+        return self._in_process
 
     def _checked(
         self, agents: HeldAgents, arrays: Mapping[str, Array], loose_flags: Any

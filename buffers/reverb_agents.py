@@ -20,8 +20,6 @@ from .reverb_agents_adds import AgentMoments, MomentIds
 from .reverb_agents_input import NO_MARKS, MomentChecker
 from .reverb_agents_tables import FoundTables, PolicyOf, agent_tables, check_policies
 from .reverb_agents_writer import AgentItemWriter, AgentTargets
-from .reverb_checkpoint import mark_step, take_checkpoint
-from .reverb_control import CheckpointReport
 from .reverb_group import Reader, empty_all, make_reader, tell_of_small_tables
 from .reverb_layout import PackedLayout
 from .reverb_layouts import IdLayout, JointLayout
@@ -29,15 +27,16 @@ from .reverb_link import CLOSED
 from .reverb_open_writer import OpenWriter
 from .reverb_served import DEFAULT_PENDING_ITEMS, open_link
 from .reverb_writer import default_chunk_length
+from .saved_by_server import SavedByServer
 from .server import ReplayServer
-from .server_checkpoint_restore import OnMismatch
+from .server_checkpoint_config import CheckpointConfig, OnMismatch
 from .spec import DataSpec
 from .tables import TableConfig
 
 _NAME = "its ReverbAgentTables"
 
 
-class ReverbAgentTables:
+class ReverbAgentTables(SavedByServer):
     """Writes what many agents do once, into a table for each policy, a table of moments for all, or both.
 
     The frame of an agent is stored once, whichever tables refer to it, until the last one has dropped it. A policy's
@@ -184,6 +183,7 @@ class ReverbAgentTables:
         port: int | None = None,
         checkpoint_dir: str | os.PathLike[str] | None = None,
         on_mismatch: OnMismatch = "error",
+        checkpoints: CheckpointConfig | None = None,
         timeout_s: float = 60.0,
         log_interval_s: float = 5.0,
         cast: bool = False,
@@ -193,14 +193,16 @@ class ReverbAgentTables:
     ) -> ReverbAgentTables:
         """Tables on a server of their own in this process, which `close` stops.
 
-        Arguments are those of `agent_tables`, of the constructor and (`port`, `checkpoint_dir`, `on_mismatch`) of
-        `ReplayServer`.
+        Arguments are those of `agent_tables`, of the constructor and (`port`, `checkpoint_dir`, `on_mismatch`,
+        `checkpoints`) of `ReplayServer`.
 
         Raises:
           TypeError, ValueError, ImportError: as `agent_tables`, `ReplayServer` and the constructor.
         """
         tables = agent_tables(data_specs, policy_of, independent=independent, lockstep=lockstep, batch_size=batch_size)
-        server = ReplayServer(tables, port, checkpoint_dir=checkpoint_dir, on_mismatch=on_mismatch)
+        server = ReplayServer(
+            tables, port, checkpoint_dir=checkpoint_dir, on_mismatch=on_mismatch, checkpoints=checkpoints
+        )
         try:
             made = cls(
                 data_specs,
@@ -430,32 +432,9 @@ class ReverbAgentTables:
 
     def clear(self) -> None:
         """Empties all tables and their counters; all lives and episodes go on anew."""
-        if self._closed:
-            raise ValueError(CLOSED)
+        self._check_open()
         self.end_stream()
         empty_all(self._link, self._own, list(self._readers.values()))
-
-    def checkpoint(self, step: int | None = None, *, timeout_s: float = 600.0) -> CheckpointReport:
-        """Asks the server for a checkpoint of all its tables, as `ReverbReplayBuffer.checkpoint`.
-
-        Raises:
-          TypeError, ValueError, WaitTimeoutError, RuntimeError, OSError: as there.
-        """
-        if self._closed:
-            raise ValueError(CLOSED)
-        for reader in self._readers.values():
-            reader._settle()
-        return take_checkpoint(self._link, self.local_server, step, timeout_s)
-
-    def mark_step(self, step: int) -> None:
-        """Tells the server the trainer's step, which its checkpoints have from now on, whoever asks for them.
-
-        Raises:
-          TypeError, ValueError, WaitTimeoutError: as `ReverbReplayBuffer.mark_step`.
-        """
-        if self._closed:
-            raise ValueError(CLOSED)
-        mark_step(self._link, step)
 
     def close(self) -> None:
         """Flushes, then ends the writer, the readers, and the server if it is owned. Closing twice is fine.
@@ -484,6 +463,17 @@ class ReverbAgentTables:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _served_tables(self) -> tuple[str, ...]:
+        return tuple(self._readers)
+
+    def _settle(self) -> None:
+        for reader in self._readers.values():
+            reader._settle()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError(CLOSED)
 
     def _make_targets(self, found: FoundTables) -> AgentTargets:
         """What the writer fills.

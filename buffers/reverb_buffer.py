@@ -26,7 +26,7 @@ from .reverb_served import DEFAULT_PENDING_ITEMS, ServedBuffer, open_link
 from .reverb_table import served_table
 from .reverb_weights import Beta
 from .server import ReplayServer
-from .server_checkpoint_restore import OnMismatch
+from .server_checkpoint_config import CheckpointConfig, OnMismatch
 from .spec import DataSpec
 from .stats import BufferStats, WindowCount
 from .tables import TableConfig
@@ -213,6 +213,7 @@ class ReverbReplayBuffer(ServedBuffer):
         port: int | None = None,
         checkpoint_dir: str | os.PathLike[str] | None = None,
         on_mismatch: OnMismatch = "error",
+        checkpoints: CheckpointConfig | None = None,
         timeout_s: float = 60.0,
         log_interval_s: float = 5.0,
         end_of_episode_fn: Callable[[Nest], Any] | None = None,
@@ -232,8 +233,8 @@ class ReverbReplayBuffer(ServedBuffer):
         """A buffer that starts its own server in this process, and stops it on `close`.
 
         Other processes reach it by `server_address`. Arguments are those of `TableConfig`, of the constructor, and,
-        `checkpoint_dir` and `on_mismatch`, of `ReplayServer`: `checkpoint()` then keeps what it holds, and the next
-        `local` with the same folder begins with it.
+        `checkpoint_dir` and `on_mismatch` or `checkpoints` with all that there is to say of them, of `ReplayServer`:
+        `checkpoint()` then keeps what it holds, and the next `local` with the same folder begins with it.
 
         Raises:
           TypeError, ValueError, ImportError: as `TableConfig` and the constructor.
@@ -260,7 +261,9 @@ class ReverbReplayBuffer(ServedBuffer):
             initial=initial,
             tracks_least=tracks_least,
         )
-        server = ReplayServer([table], port, checkpoint_dir=checkpoint_dir, on_mismatch=on_mismatch)
+        server = ReplayServer(
+            [table], port, checkpoint_dir=checkpoint_dir, on_mismatch=on_mismatch, checkpoints=checkpoints
+        )
         try:
             buffer = cls(
                 data_spec,

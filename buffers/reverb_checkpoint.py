@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from .base import WaitTimeoutError
@@ -94,10 +95,14 @@ def status_of(link: ServerLink) -> tuple[ServerStatus, int | None] | None:
     return told.status, told.step
 
 
-def to_bytes(link: ServerLink) -> bytes:
-    """What a model's checkpoint keeps of a served buffer: where its server's newest checkpoint is, not its contents.
+def to_bytes(link: ServerLink, tables: Sequence[str]) -> bytes:
+    """What a model's checkpoint keeps of served tables: where their server's newest checkpoint is, not its contents.
 
     A server that does not answer does not keep the model from being saved: a warning says so.
+
+    Args:
+      link: the server.
+      tables: that are saved with the model.
     """
     told = _status_at_once(link)
     newest = None
@@ -107,20 +112,25 @@ def to_bytes(link: ServerLink) -> bytes:
         newest = started if status.last is None else [status.last.path, status.last.step]
     if newest is None:
         _logger.warning(
-            "table %r at %s is saved by its server, of which no checkpoint is known: call checkpoint() before the "
+            "table %s at %s is saved by its server, of which no checkpoint is known: call checkpoint() before the "
             "model's checkpoint is saved",
-            link.table,
+            _listed(tables),
             link.address,
         )
-    plain = {"kind": _KIND, "address": link.address, "table": link.table, "checkpoint": newest}
+    plain = {"kind": _KIND, "address": link.address, "tables": list(tables), "checkpoint": newest}
     return json.dumps(plain).encode()
 
 
-def compare_with(link: ServerLink, saved: bytes) -> None:
+def compare_with(link: ServerLink, tables: Sequence[str], saved: bytes) -> None:
     """Warns where the server did not begin with the checkpoint that `to_bytes` told of.
 
+    Args:
+      link: the server.
+      tables: that are restored with the model.
+      saved: of `to_bytes`.
+
     Raises:
-      ValueError: `saved` is not of a served buffer.
+      ValueError: `saved` is not of what was served.
     """
     try:
         plain = json.loads(bytes(saved).decode())
@@ -129,15 +139,15 @@ def compare_with(link: ServerLink, saved: bytes) -> None:
         raise ValueError("this is not what a served buffer has saved: was it another buffer's?") from error
     if not is_ours:
         raise ValueError(f"this is not what a served buffer has saved, but {plain['kind']!r}.")
-    wanted = plain["checkpoint"]
+    wanted, names = plain["checkpoint"], _listed(tables)
     told = _status_at_once(link)
     if wanted is None:
-        _logger.warning("the model was saved when no checkpoint of table %r was known", link.table)
+        _logger.warning("the model was saved when no checkpoint of table %s was known", names)
     elif told is None:
         _logger.warning(
-            "the model was saved with checkpoint %s (step %s) of table %r; if server %s began with it is not known",
+            "the model was saved with checkpoint %s (step %s) of table %s; if server %s began with it is not known",
             *wanted,
-            link.table,
+            names,
             link.address,
         )
     elif told[0].started_from != wanted[0]:
@@ -145,25 +155,29 @@ def compare_with(link: ServerLink, saved: bytes) -> None:
         last = "" if status.last is None else f", and has taken {status.last.path} (step {status.last.step}) since"
         began = "empty" if status.started_from is None else f"with {status.started_from} (step {status.started_step})"
         _logger.warning(
-            "the model was saved with checkpoint %s (step %s) of table %r, but server %s began %s%s: what is drawn is "
+            "the model was saved with checkpoint %s (step %s) of table %s, but server %s began %s%s: what is drawn is "
             "older or newer than the model. Start the server anew with that checkpoint as the newest in its folder: "
             "move newer ones elsewhere; where it is gone, a larger keep_last keeps more.",
             *wanted,
-            link.table,
+            names,
             link.address,
             began,
             last,
         )
     elif (since := told[0].last) is not None and since.path != wanted[0]:
         _logger.warning(
-            "the model was saved with checkpoint %s (step %s) of table %r; server %s began with it and has gone on: it "
+            "the model was saved with checkpoint %s (step %s) of table %s; server %s began with it and has gone on: it "
             "has taken %s (step %s) since, so that what is drawn is newer than the model",
             *wanted,
-            link.table,
+            names,
             link.address,
             since.path,
             since.step,
         )
+
+
+def _listed(tables: Sequence[str]) -> str:
+    return ", ".join(map(repr, tables))
 
 
 def refuse(what: str) -> NoReturn:

@@ -17,9 +17,7 @@ from .episode_ends import EpisodeRule, FinalFrame
 from .nests import Array, Nest
 from .rate_limiters import UNBOUNDED
 from .reverb_buffer import ReverbReplayBuffer
-from .reverb_checkpoint import mark_step, take_checkpoint
 from .reverb_columns import SharedColumns
-from .reverb_control import CheckpointReport
 from .reverb_episodic import ReverbEpisodicReplayBuffer
 from .reverb_items import ItemKind, WholeEpisodes, kind_from
 from .reverb_layout import PackedLayout, packed_signature
@@ -28,8 +26,9 @@ from .reverb_open_writer import OpenWriter
 from .reverb_served import DEFAULT_PENDING_ITEMS, open_link
 from .reverb_streams import StreamWriter
 from .reverb_writer import ItemWriter, default_chunk_length
+from .saved_by_server import SavedByServer
 from .server import ReplayServer
-from .server_checkpoint_restore import OnMismatch
+from .server_checkpoint_config import CheckpointConfig, OnMismatch
 from .spec import DataSpec, ItemChecker
 from .table_fields import select_fields
 from .tables import TableConfig
@@ -40,7 +39,7 @@ _logger = logging.getLogger(__name__)
 Reader = ReverbReplayBuffer | ReverbEpisodicReplayBuffer
 
 
-class ReverbTableGroup:
+class ReverbTableGroup(SavedByServer):
     """Writes each frame once, and the items that it completes into several tables of one server.
 
     The tables refer to the same stored data: a frame takes its memory once, until the last table has dropped it.
@@ -153,6 +152,7 @@ class ReverbTableGroup:
         port: int | None = None,
         checkpoint_dir: str | os.PathLike[str] | None = None,
         on_mismatch: OnMismatch = "error",
+        checkpoints: CheckpointConfig | None = None,
         timeout_s: float = 60.0,
         log_interval_s: float = 5.0,
         end_of_episode_fn: Callable[[Nest], Any] | None = None,
@@ -163,8 +163,8 @@ class ReverbTableGroup:
     ) -> ReverbTableGroup:
         """A group that starts a server of its own in this process, and stops it on `close`.
 
-        Arguments are those of the constructor and (`port`, `checkpoint_dir`, `on_mismatch`) of `ReplayServer`; the
-        server has the tables in `tables`.
+        Arguments are those of the constructor and (`port`, `checkpoint_dir`, `on_mismatch`, `checkpoints`) of
+        `ReplayServer`; the server has the tables in `tables`.
 
         Raises:
           TypeError, ValueError, ImportError: as `ReplayServer` and the constructor.
@@ -174,7 +174,9 @@ class ReverbTableGroup:
         ...     group.tables
         ('replay',)
         """
-        server = ReplayServer(tables, port, checkpoint_dir=checkpoint_dir, on_mismatch=on_mismatch)
+        server = ReplayServer(
+            tables, port, checkpoint_dir=checkpoint_dir, on_mismatch=on_mismatch, checkpoints=checkpoints
+        )
         try:
             group = cls(
                 data_spec,
@@ -314,26 +316,6 @@ class ReverbTableGroup:
         self._streams.end_stream(None)
         empty_all(self._link, self._streams._through, list(self._readers.values()))
 
-    def checkpoint(self, step: int | None = None, *, timeout_s: float = 600.0) -> CheckpointReport:
-        """Asks the server for a checkpoint of all its tables, as `ReverbReplayBuffer.checkpoint`.
-
-        Raises:
-          TypeError, ValueError, WaitTimeoutError, RuntimeError, OSError: as there.
-        """
-        self._check_open()
-        for reader in self._readers.values():
-            reader._settle()
-        return take_checkpoint(self._link, self.local_server, step, timeout_s)
-
-    def mark_step(self, step: int) -> None:
-        """Tells the server the trainer's step, which its checkpoints have from now on, whoever asks for them.
-
-        Raises:
-          TypeError, ValueError, WaitTimeoutError: as `ReverbReplayBuffer.mark_step`.
-        """
-        self._check_open()
-        mark_step(self._link, step)
-
     def close(self) -> None:
         """Flushes, then ends the writer, the readers, and the server if the group owns it. Closing twice is fine.
 
@@ -400,6 +382,13 @@ class ReverbTableGroup:
         if not names:
             return self._adds, None
         return adds, tf.stack([tf.cast(priorities[name], tf.float64) for name in names])
+
+    def _served_tables(self) -> tuple[str, ...]:
+        return tuple(self._readers)
+
+    def _settle(self) -> None:
+        for reader in self._readers.values():
+            reader._settle()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,8 +20,6 @@ from .episode_ends import EpisodeRule
 from .look_ahead import check_look_ahead
 from .nests import Array, Nest
 from .priorities import WeightNorm, check_exponent, check_keys, check_priorities
-from .reverb_checkpoint import compare_with, mark_step, refuse, take_checkpoint, to_bytes
-from .reverb_control import CheckpointReport
 from .reverb_guard import ELEMENTS_AHEAD, ServerGuard
 from .reverb_import import load_reverb
 from .reverb_knobs import AUTO, SamplerKnobs, check_auto
@@ -41,6 +38,7 @@ from .reverb_targets import ItemTarget
 from .reverb_wait import WaitStage
 from .reverb_weights import Beta, ServedWeights
 from .reverb_writer import ItemWriter, default_chunk_length
+from .saved_by_server import SavedByServer
 from .server import ReplayServer
 from .spec import DataSpec, ItemChecker
 from .stats import PriorityAge
@@ -52,7 +50,7 @@ DEFAULT_PENDING_ITEMS = 48
 _READY_SECONDS = 1.0
 
 
-class ServedBuffer(ReplayBuffer):
+class ServedBuffer(SavedByServer, ReplayBuffer):
     """A buffer whose frames lie in a table of a Reverb server; its classes say how items become samples.
 
     Args:
@@ -409,140 +407,6 @@ class ServedBuffer(ReplayBuffer):
 
         self._link.call(reset, "a reset")
 
-    # Saving
-
-    def checkpoint(self, step: int | None = None, *, timeout_s: float = 600.0) -> CheckpointReport:
-        """Asks the server for a checkpoint of all its tables, and returns when it is complete.
-
-        This buffer's pending writes are confirmed first, but for what a limiter holds back. The checkpoint is on the
-        server's machine, in the `checkpoint_dir` of its `ReplayServer`; when that is started again it begins with the
-        newest one. Writers and readers of all processes wait while Reverb takes it.
-
-        Args:
-          step: the trainer's, which the server's manifest keeps; None: what was last told (`mark_step`), if any.
-          timeout_s: how long it may take.
-
-        Returns:
-          Where it is on the server's machine, what is in it, and what it took. A `reverb.Server` of others tells the
-          path only, and nobody looks after that checkpoint; a warning says so.
-
-        Raises:
-          TypeError, ValueError: `step` is no int, or negative; the buffer is closed.
-          ValueError: the server keeps no checkpoints.
-          WaitTimeoutError: it takes longer. It goes on, and may be complete later.
-          RuntimeError, OSError: the server cannot write it; the message says why.
-
-        >>> import tempfile
-        >>> from replayfeed.buffers import ReverbReplayBuffer
-        >>> folder, spec = tempfile.mkdtemp(), tf.TensorSpec([], tf.int64)
-        >>> with ReverbReplayBuffer.local(spec, max_size=9, sequence_length=1, checkpoint_dir=folder) as buffer:
-        ...     _ = buffer.add_batch([5])
-        ...     buffer.checkpoint(step=100).items["replay"]
-        1
-        >>> with ReverbReplayBuffer.local(spec, max_size=9, sequence_length=1, checkpoint_dir=folder) as buffer:
-        ...     buffer.gather_all().numpy().tolist()
-        [[5]]
-        """
-        self._check_open()
-        self._settle()
-        return take_checkpoint(self._link, self._owned_server or self._local_server, step, timeout_s)
-
-    def mark_step(self, step: int) -> None:
-        """Tells the server the trainer's step, which its checkpoints have from now on, whoever asks for them.
-
-        Raises:
-          TypeError, ValueError: `step` is no int, or negative; the buffer is closed.
-          ValueError: the server keeps no checkpoints.
-          WaitTimeoutError: the server does not answer within `timeout_s`.
-        """
-        self._check_open()
-        mark_step(self._link, step)
-
-    def save(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        step: int | None = None,
-        keep_last: int | None = None,
-        keep_every: int | None = None,
-        iterators: Mapping[str, Any] | None = None,
-    ) -> NoReturn:
-        """Refuses: what is served is saved by its server, see `checkpoint`.
-
-        Raises:
-          ValueError: always.
-        """
-        del path, step, keep_last, keep_every, iterators
-        refuse("save")
-
-    def restore(
-        self,
-        path: str | os.PathLike[str],
-        on_mismatch: str = "error",
-        *,
-        step: int | None = None,
-        cut_back: bool = False,
-        iterators: Mapping[str, Any] | None = None,
-    ) -> NoReturn:
-        """Refuses: a server begins with its newest checkpoint, see `ReplayServer`.
-
-        Raises:
-          ValueError: always.
-        """
-        del path, on_mismatch, step, cut_back, iterators
-        refuse("restore")
-
-    def saved_in(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        step: tf.Variable | Callable[[], int] | None = None,
-        keep_last: int | None = None,
-        keep_every: int | None = None,
-        iterators: Mapping[str, Any] | None = None,
-    ) -> NoReturn:
-        """Refuses, as `save`; `tf.train.Checkpoint(buffer=buffer)` keeps which checkpoint of the server it belongs to.
-
-        Raises:
-          ValueError: always.
-        """
-        del folder, step, keep_last, keep_every, iterators
-        refuse("saved_in")
-
-    def get_state(self) -> NoReturn:
-        """Refuses, as `save`.
-
-        Raises:
-          ValueError: always.
-        """
-        refuse("get_state")
-
-    def set_state(self, state: Mapping[str, Any], on_mismatch: str = "error") -> NoReturn:
-        """Refuses, as `restore`.
-
-        Raises:
-          ValueError: always.
-        """
-        del state, on_mismatch
-        refuse("set_state")
-
-    def serialize(self) -> bytes:
-        """What `tf.train.Checkpoint(buffer=buffer)` keeps: the path and step of the server's newest checkpoint.
-
-        It takes none: call `checkpoint(step)` before. A server that does not answer only gives a warning.
-        """
-        return to_bytes(self._link)
-
-    def deserialize(self, string_value: bytes) -> None:
-        """Compares with what `serialize` told: a warning says where the server began with another checkpoint.
-
-        Nothing on the server changes.
-
-        Raises:
-          ValueError: another kind of buffer was saved.
-        """
-        compare_with(self._link, string_value)
-
     def close(self) -> None:
         """Flushes, then ends the writer and the server if the buffer owns it. Closing twice is fine.
 
@@ -558,8 +422,7 @@ class ServedBuffer(ReplayBuffer):
         try:
             # Nobody draws from a server that stops.
             self._streams.close(to_the_end=self._owned_server is None)
-            if self._owned_server is None:
-                self._priorities.flush()
+            self._priorities.flush()  # a server may take a checkpoint when it stops
         finally:
             self._end_waits()
             self._guard.close()
@@ -630,8 +493,10 @@ class ServedBuffer(ReplayBuffer):
         age = self._priorities.age()
         return None if age is None else dataclasses.replace(age, look_ahead=self._look_ahead)
 
+    def _served_tables(self) -> tuple[str, ...]:
+        return (self._table.name,)
+
     def _settle(self) -> None:
-        """Confirms what was added, but for what a limiter holds back until somebody draws."""
         self._streams.flush_for_a_read()
         self._priorities.flush()
 

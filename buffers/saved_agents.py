@@ -21,6 +21,23 @@ class SavedAgents(Restorable):
     _state: MultiAgentState
     _check_open: Callable[[], None]
 
+    def serialize(self) -> bytes:
+        """`get_state` as bytes, as of any buffer; of tables on a server what `ReverbAgentTables.serialize` keeps."""
+        served = self._state.served
+        return super().serialize() if served is None else served.serialize()
+
+    def deserialize(self, string_value: bytes) -> None:
+        """Takes over what `serialize` gave; tables on a server are compared with it, as `ReverbAgentTables` does.
+
+        Raises:
+          ValueError: as `set_state`; of tables on a server, another kind of buffer was saved.
+        """
+        served = self._state.served
+        if served is None:
+            super().deserialize(string_value)
+        else:
+            served.deserialize(string_value)
+
     def _settings(self) -> dict[str, Any]:
         return self._state.settings(super()._settings())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import pathlib
 import socket
@@ -13,15 +12,14 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from .counts import check_count
 from .reverb_control import CONTROL_TABLE, CheckpointReport, ServerStatus, check_step, control_table
 from .reverb_import import load_reverb
 from .reverb_limits import limiter_state
-from .server_checkpoint_restore import ON_MISMATCH, OnMismatch, start_from_newest
+from .server_checkpoint_config import CheckpointConfig, OnDamaged, OnMismatch, chosen_config
+from .server_checkpoint_restore import start_from_newest
 from .server_checkpoints import (
     IN_PROGRESS,
     SCRATCH,
-    CheckpointRule,
     ServerCheckpoints,
     clean_up,
     items_text,
@@ -45,8 +43,8 @@ class ReplayServer:
     ours beside: the tables' settings, items, step, and the files' sizes and checksums. All paths are the server's: a
     client on another machine asks by `ReverbReplayBuffer.checkpoint()` and is told the server's path. Whenever a server
     is killed, its last complete checkpoint stays; what it was writing is named at the next start and not used. Which
-    one is newer goes by a number in the manifest, since clocks can go back. Damaged ones stay; where all are, an error
-    on the log says so and the tables begin empty.
+    one is newer goes by a number in the manifest, since clocks can go back. Damaged ones are passed over, with a
+    warning, and stay; where all of them are, `on_damaged` says what becomes of it.
 
     What a writer had no confirmation of when its server was killed it sends again, at most its `max_pending_items`, and
     in any order: a table that gives the oldest first (`Fifo`, `Queue`) may give those out of order.
@@ -80,6 +78,9 @@ class ReplayServer:
         and numbers of draws; what does not go is said. Where the limiter's counts do not fit the new limiter, it
         begins as if sampling were about to begin. What says what the data are (`data_spec`, `sequence_length`, ...)
         cannot be overridden; nor are tables that tell priorities added, or full reservoirs enlarged.
+      on_damaged: what if there are checkpoints that were complete, and all of them are damaged now. `'error'`: a
+        `ValueError` names each. `'empty'`: tables begin empty, and an error on the log says so. Those that were never
+        complete, as a server that is killed leaves them, do not count.
       checkpoint_every_s: seconds between two checkpoints; none is taken if nothing was inserted or drawn since.
       checkpoint_every_inserts: inserts, of all tables asked for together, between two checkpoints; looked at five times
         a second.
@@ -88,18 +89,19 @@ class ReplayServer:
       restore_timeout_s: how long finding, reading and checking a checkpoint may take, with a line every 5 s. Then
         `'override'` rewrites its items, without lines, and Reverb loads it, from memory by then, in one go that holds
         Python's lock and cannot be ended. Reverb prints some lines to stderr at each start and checkpoint.
+      checkpoints: all of these as one object, in place of them.
 
     Raises:
       ValueError: there is no table, or two have the same name.
       ValueError: ready tables share a selector object, or one has it twice: Reverb's worker would die at the first
         insert, and every later call wait for ever.
       TypeError: a table is neither.
-      ValueError: `on_mismatch` is none of its words, `keep_last` or `checkpoint_every_inserts` is below 1, or a number
-        of seconds is not positive and finite.
-      ValueError: an option of checkpoints is given without `checkpoint_dir`, or that is no folder of this machine.
+      TypeError, ValueError: as `CheckpointConfig`.
+      ValueError: an option of checkpoints is given without `checkpoint_dir`, or beside `checkpoints`.
       ValueError: another server listens on the port: Reverb would share it, and spread clients over both at random.
       ValueError: another server uses `checkpoint_dir`.
       ValueError: the newest checkpoint has other settings, as `on_mismatch` says, or is of another format version.
+      ValueError: all checkpoints are damaged, as `on_damaged` says.
       WaitTimeoutError: the checkpoint is not read within `restore_timeout_s`.
       ImportError: reverb is absent or does not fit the installed TensorFlow.
 
@@ -131,11 +133,13 @@ class ReplayServer:
         *,
         checkpoint_dir: str | os.PathLike[str] | None = None,
         on_mismatch: OnMismatch = "error",
+        on_damaged: OnDamaged = "error",
         checkpoint_every_s: float | None = None,
         checkpoint_every_inserts: int | None = None,
         keep_last: int | None = 3,
         checkpoint_on_stop: bool = False,
         restore_timeout_s: float = 600.0,
+        checkpoints: CheckpointConfig | None = None,
     ) -> None:
         if not tables:
             raise ValueError("ReplayServer needs at least one TableConfig.")
@@ -157,29 +161,35 @@ class ReplayServer:
         if CONTROL_TABLE in names:
             raise ValueError(f"a table is named {CONTROL_TABLE!r}, which is the server's own: give it another name.")
         _check_selectors(built)
-        if checkpoint_dir is not None and "://" in os.fsdecode(checkpoint_dir):
-            raise ValueError(
-                f"checkpoint_dir must be of this machine, got {os.fsdecode(checkpoint_dir)!r}; give a folder of a "
-                "disk, and copy its checkpoints."
-            )
-        rule = _checked_rule(checkpoint_dir, checkpoint_every_s, checkpoint_every_inserts, keep_last)
-        _check_options(checkpoint_dir, on_mismatch, checkpoint_on_stop, restore_timeout_s)
+        config = chosen_config(
+            checkpoints,
+            {
+                "checkpoint_dir": checkpoint_dir,
+                "on_mismatch": on_mismatch,
+                "on_damaged": on_damaged,
+                "checkpoint_every_s": checkpoint_every_s,
+                "checkpoint_every_inserts": checkpoint_every_inserts,
+                "keep_last": keep_last,
+                "checkpoint_on_stop": checkpoint_on_stop,
+                "restore_timeout_s": restore_timeout_s,
+            },
+        )
         self._table_names = tuple(names)
         self._tables = tuple(tables)
         self._checkpoints: ServerCheckpoints | None = None
         self._started_from: CheckpointReport | None = None
-        self._on_stop = checkpoint_on_stop
+        self._on_stop = config is not None and config.checkpoint_on_stop
         self._folder: LockedFolder | None = None
         if port is not None:
             _check_free(port)
-        if checkpoint_dir is None:
+        if config is None:
             self._server: Any = reverb.Server(built, port=port)
             self._port = int(self._server.port)
             return
-        self._folder = LockedFolder(checkpoint_dir)
+        self._folder = LockedFolder(config.checkpoint_dir)
         try:
             self._server = None
-            self._start(port, rule, on_mismatch, float(restore_timeout_s))
+            self._start(port, config)
         except BaseException:
             self._folder.close()
             if self._server is not None:
@@ -281,7 +291,7 @@ class ReplayServer:
     ) -> None:
         self.stop()
 
-    def _start(self, port: int | None, rule: CheckpointRule, on_mismatch: OnMismatch, timeout_s: float) -> None:
+    def _start(self, port: int | None, config: CheckpointConfig) -> None:
         """Loads the newest checkpoint, says what came of it, and begins to take them."""
         assert self._folder is not None  # the caller has made it
         reverb, folder = load_reverb(), self._folder.path
@@ -300,8 +310,7 @@ class ReplayServer:
             self._tables,
             lambda: [control_table()],
             start,
-            on_mismatch=on_mismatch,
-            timeout_s=timeout_s,
+            config,
         )
         tell_of_clock(folder)
         self._server, self._tables = started.server, started.tables
@@ -316,7 +325,7 @@ class ReplayServer:
             _tell(self._started_from, infos)
         status = ServerStatus(str(folder), None if self._started_from is None else self._started_from.path, step)
         plain = [_plain(table) for table in self._tables]
-        self._checkpoints = ServerCheckpoints(self._folder, self.address, plain, rule, status, step)
+        self._checkpoints = ServerCheckpoints(self._folder, self.address, plain, config, status, step)
         weakref.finalize(self, self._checkpoints.let_end)
 
 
@@ -360,35 +369,6 @@ def _plain(table: TableConfig | Any) -> dict[str, Any] | None:
 
 def _place(name: str, names: Sequence[str]) -> tuple[int, str]:
     return (names.index(name) if name in names else len(names), name)
-
-
-def _checked_rule(
-    checkpoint_dir: Any, every_s: float | None, every_inserts: int | None, keep_last: int | None
-) -> CheckpointRule:
-    check_count("checkpoint_every_inserts", every_inserts, optional=True)
-    check_count("keep_last", keep_last, optional=True)
-    if every_s is not None:
-        _check_seconds("checkpoint_every_s", every_s)
-    if checkpoint_dir is None and (every_s is not None or every_inserts is not None):
-        raise ValueError("checkpoint_every_s and checkpoint_every_inserts need checkpoint_dir, where they go.")
-    return CheckpointRule(every_s, every_inserts, keep_last)
-
-
-def _check_options(checkpoint_dir: Any, on_mismatch: str, on_stop: bool, restore_timeout_s: float) -> None:
-    if on_mismatch not in ON_MISMATCH:
-        raise ValueError(f"on_mismatch must be one of {', '.join(map(repr, ON_MISMATCH))}, got {on_mismatch!r}.")
-    if not isinstance(on_stop, bool):
-        raise TypeError(f"checkpoint_on_stop must be True or False, got {on_stop!r}.")
-    if on_stop and checkpoint_dir is None:
-        raise ValueError("checkpoint_on_stop needs checkpoint_dir, where it goes.")
-    _check_seconds("restore_timeout_s", restore_timeout_s)
-
-
-def _check_seconds(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number of seconds, got {value!r}.")
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{name} must be positive and finite, got {value!r}.")
 
 
 def _check_selectors(tables: Sequence[Any]) -> None:

@@ -13,7 +13,7 @@ import pathlib
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import tensorflow as tf
 
@@ -21,6 +21,7 @@ from .item_selectors import selector_from
 from .rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio, bounds_from
 from .reverb_import import load_reverb, load_types
 from .server_checkpoint_compare import Difference, differences
+from .server_checkpoint_config import CheckpointConfig, OnMismatch
 from .server_checkpoint_records import info_from, message_of, read_tables
 from .server_checkpoint_rewrite import Moved, rewrite
 from .server_manifest import Checkpoint, find_checkpoints, read_through
@@ -28,8 +29,6 @@ from .tables import TableConfig
 
 _logger = logging.getLogger(__name__)
 
-OnMismatch = Literal["error", "keep", "override"]
-ON_MISMATCH = ("error", "keep", "override")
 _LOG_SECONDS = 5.0
 
 
@@ -54,9 +53,7 @@ def start_from_newest(
     tables: Sequence[TableConfig | Any],
     beside: Callable[[], Sequence[Any]],
     start: Callable[[Sequence[Any], pathlib.Path | None], Any],
-    *,
-    on_mismatch: OnMismatch,
-    timeout_s: float,
+    config: CheckpointConfig,
 ) -> Started:
     """Loads the newest complete checkpoint; incomplete ones are named and passed over.
 
@@ -66,41 +63,53 @@ def start_from_newest(
       tables: what is asked for.
       beside: makes the server's own tables, which are not compared.
       start: makes a `reverb.Server` of `reverb.Table`s, from a checkpoint's folder or empty.
-      on_mismatch: which settings hold where the stored ones differ.
-      timeout_s: until Reverb begins to load.
+      config: which settings hold where the stored ones differ, what if all are damaged, and how long it may take
+        until Reverb begins to load.
 
     Raises:
       ValueError: the settings differ; each difference is told.
       ValueError: the newest complete checkpoint is of another format.
+      ValueError: all that were complete are damaged, and `config.on_damaged` is `'error'`.
       OSError: the disk does not take what is rewritten.
       RuntimeError: it is as it was written, and Reverb cannot load it: an older one would not be what was asked for.
       WaitTimeoutError: the time is up.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + config.restore_timeout_s
     found = find_checkpoints(folder)
+    damaged: list[str] = []
     for checkpoint in found:
-        if checkpoint.problem is not None:
-            _logger.warning("checkpoint %s is not complete and is passed over: %s", checkpoint.path, checkpoint.problem)
-            continue
-        problem = read_through(checkpoint, _progress(checkpoint), deadline)
-        if problem is None and checkpoint.manifest is None:
-            _logger.warning(
-                "checkpoint %s has no manifest.json: plain Reverb has written it, or it was lost; whether its files "
-                "are as they were written is not known",
-                checkpoint.path,
-            )
+        problem = checkpoint.problem or read_through(checkpoint, _progress(checkpoint), deadline)
         if problem is None:
-            return _start_from(checkpoint, scratch, tables, beside, start, on_mismatch)
-        _logger.warning("checkpoint %s is damaged and is passed over: %s", checkpoint.path, problem)
-    if found:
-        _logger.error(
-            "none of the %d checkpoints in %s is complete: tables begin empty; what is damaged stays there",
-            len(found),
-            folder,
-        )
+            if checkpoint.manifest is None:
+                _logger.warning(
+                    "checkpoint %s has no manifest.json: plain Reverb has written it, or it was lost; whether its "
+                    "files are as they were written is not known",
+                    checkpoint.path,
+                )
+            return _start_from(checkpoint, scratch, tables, beside, start, config.on_mismatch)
+        how = "damaged" if checkpoint.problem is None else "not complete"
+        _logger.warning("checkpoint %s is %s and is passed over: %s", checkpoint.path, how, problem)
+        if checkpoint.was_finished:
+            damaged.append(f"{checkpoint.path}: {problem}")
+    if damaged:
+        _tell_or_raise(folder, damaged, config)
+    elif found:
+        _logger.warning("none of the %d checkpoints in %s was ever complete: tables begin empty", len(found), folder)
     else:
         _logger.info("there is no checkpoint in %s: tables begin empty", folder)
     return Started(start([*_built(tables, anew=False), *beside()], None), tuple(tables), None)
+
+
+def _tell_or_raise(folder: pathlib.Path, damaged: Sequence[str], config: CheckpointConfig) -> None:
+    """Refuses to begin empty in place of what is damaged; or says so, where that is wanted."""
+    listed = "\n  ".join(damaged)
+    what = f"checkpoint_dir {folder}: all {len(damaged)} checkpoints that were complete are damaged:\n  {listed}"
+    if config.on_damaged == "error":
+        raise ValueError(
+            f"{what}\nWays out: put back what is missing, or what was changed, from a copy; give on_damaged='empty' to "
+            "begin empty and leave them where they are; or give another checkpoint_dir."
+        )
+    _logger.error("%s\nTables begin empty (on_damaged='empty'); what is damaged stays there", what)
 
 
 def _start_from(

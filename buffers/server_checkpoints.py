@@ -23,6 +23,7 @@ from .reverb_control import CONTROL_TABLE, CheckpointReport, ServerStatus, is_as
 from .reverb_import import load_grpc, load_reverb
 from .reverb_wire import open_channel, top_priority
 from .server_checkpoint_compare import base_of
+from .server_checkpoint_config import CheckpointConfig
 from .server_checkpoint_records import read_items, read_tables
 from .server_checkpoint_rewrite import link_or_copy
 from .server_manifest import (
@@ -55,22 +56,6 @@ _ATTEMPTS = 5
 _NUM_TOLD = 16
 
 
-@dataclasses.dataclass(frozen=True)
-class CheckpointRule:
-    """When checkpoints are taken without being asked for, and how many stay.
-
-    Attributes:
-      every_s: seconds from one to the next; None: not by time.
-      every_inserts: inserts into all tables together, without those beside another one, from one to the next; None: not
-        by inserts.
-      keep_last: the newest ones that stay; None: all.
-    """
-
-    every_s: float | None
-    every_inserts: int | None
-    keep_last: int | None
-
-
 class ServerCheckpoints:
     """The checkpoints of one server; any number of threads may ask.
 
@@ -78,7 +63,7 @@ class ServerCheckpoints:
       locked: where they go.
       address: `host:port` of the server.
       tables: what the manifest tells of each table: `TableConfig.to_dict`, or None.
-      rule: when they are taken.
+      config: when they are taken, and how many stay.
       status: what the server says of itself.
       step: what the trainer has last told.
     """
@@ -88,7 +73,7 @@ class ServerCheckpoints:
         locked: LockedFolder,
         address: str,
         tables: Sequence[Mapping[str, Any] | None],
-        rule: CheckpointRule,
+        config: CheckpointConfig,
         status: ServerStatus,
         step: int | None,
     ) -> None:
@@ -96,7 +81,8 @@ class ServerCheckpoints:
         self._folder = folder = locked.path
         self._in_progress = folder / IN_PROGRESS
         self._tables = tuple(tables)
-        self._rule = rule
+        self._every_s, self._every_inserts = config.checkpoint_every_s, config.checkpoint_every_inserts
+        self._keep_last = config.keep_last
         self._client = load_reverb().Client(address)
         self._channel = open_channel(address)
         self._lock = threading.RLock()
@@ -107,7 +93,7 @@ class ServerCheckpoints:
         # Reverb's call, which goes on when nobody waits for it any longer.
         self._reverbs_call: threading.Thread | None = None
         self._status = dataclasses.replace(status, begun=self._number)
-        self._due = time.monotonic() + (rule.every_s or 0.0)
+        self._due = time.monotonic() + (self._every_s or 0.0)
         self._not_before = 0.0  # after an error
         write_status(self._client, self._status, step)
         self._thread = threading.Thread(target=self._run, name="replayfeed-checkpoints", daemon=True)
@@ -200,15 +186,13 @@ class ServerCheckpoints:
 
     def _run(self) -> None:
         """Until the server stops: what is due, and what clients have asked Reverb for."""
-        while not self._ended.wait(
-            _LOOK_SECONDS if self._rule.every_s is None else min(_LOOK_SECONDS, self._rule.every_s)
-        ):
+        while not self._ended.wait(_LOOK_SECONDS if self._every_s is None else min(_LOOK_SECONDS, self._every_s)):
             try:
                 self._look()
             except Exception as error:  # told, and tried again
                 _logger.error("checkpoint into %s failed: %s: %s", self._folder, type(error).__name__, error)
                 self._say(dataclasses.replace(self._status, problem=f"{type(error).__name__}: {error}"))
-                self._not_before = time.monotonic() + max(_LINE_SECONDS, self._rule.every_s or 0.0)
+                self._not_before = time.monotonic() + max(_LINE_SECONDS, self._every_s or 0.0)
 
     def _look(self) -> None:
         priority = top_priority(self._channel, CONTROL_TABLE, _ASK_SECONDS)
@@ -216,7 +200,7 @@ class ServerCheckpoints:
             write_status(self._client, self._status, None)
         if is_asked(priority):
             self.take(None, float("inf"), "a client asks")
-        now, every_s, every_inserts = time.monotonic(), self._rule.every_s, self._rule.every_inserts
+        now, every_s, every_inserts = time.monotonic(), self._every_s, self._every_inserts
         if now < self._not_before:
             return
         self._adopt_finished()
@@ -309,9 +293,9 @@ class ServerCheckpoints:
             report.seconds,
         )
         self._activity = activity
-        self._due = time.monotonic() + (self._rule.every_s or 0.0)
+        self._due = time.monotonic() + (self._every_s or 0.0)
         self._told_of_clock = self._told_of_clock or tell_of_clock(self._folder)
-        remove_old(self._folder, self._rule.keep_last)
+        remove_old(self._folder, self._keep_last)
         status = dataclasses.replace(self._status, last=report, problem=None)
         if attempt is not None:
             done = (*status.done, (attempt, report))[-_NUM_TOLD:]

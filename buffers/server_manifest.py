@@ -76,6 +76,11 @@ class Checkpoint:
     manifest: Manifest | None
     problem: str | None
 
+    @property
+    def was_finished(self) -> bool:
+        """Whether it was complete once, whatever has become of it: our manifest is written last but for `DONE`."""
+        return any((self.path / name).exists() for name in (DONE, MANIFEST))
+
 
 class LockedFolder:
     """A folder of checkpoints, made if it is not there, for one server at a time.
@@ -293,7 +298,7 @@ def to_remove(found: Sequence[Checkpoint], keep_last: int | None) -> list[Checkp
         return []
     old = [] if keep_last is None else complete[keep_last:]
     older = found[found.index(complete[0]) :]
-    unfinished = [one for one in older if one.problem is not None and not (one.path / DONE).exists()]
+    unfinished = [one for one in older if one.problem is not None and not one.was_finished]
     return [*old, *unfinished]
 
 

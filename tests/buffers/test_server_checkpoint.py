@@ -15,6 +15,7 @@ import reverb
 import tensorflow as tf
 
 from replayfeed.buffers import (
+    CheckpointConfig,
     Prioritized,
     ReplayServer,
     ReverbEpisodicReplayBuffer,
@@ -233,14 +234,44 @@ def test_fr_033_an_incomplete_checkpoint_is_named_and_the_one_before_it_is_loade
     assert f"checkpoint {second} {told}" in caplog.text.replace("is damaged and is", "is")
 
 
-def test_a_folder_without_any_complete_checkpoint_begins_empty_and_says_so(tmp_path, caplog):
-    damaged = pathlib.Path(fill(tmp_path, table()))
-    spoil_size(damaged)
+def test_where_all_checkpoints_are_damaged_nothing_begins_empty_but_on_demand(tmp_path, caplog):
+    first, second = (pathlib.Path(fill(tmp_path, table())) for _ in range(2))
+    spoil_size(first)
+    spoil_bytes(second)
+    with pytest.raises(ValueError) as refused:
+        ReplayServer([table()], checkpoint_dir=tmp_path)
+    said = str(refused.value)
+    assert said.startswith(
+        f"checkpoint_dir {tmp_path}: all 2 checkpoints that were complete are damaged:\n  {second}: "
+    )
+    assert "items.tfrecord is not what was written" in said and f"\n  {first}: chunks.tfrecord has 50 bytes" in said
+    assert "Ways out: put back what is missing" in said and "give on_damaged='empty' to begin empty" in said
+    assert folders(tmp_path) == [str(first), str(second)]
+    with ReplayServer([table()], checkpoint_dir=tmp_path, on_damaged="empty") as server:  # the folder was let go
+        assert server.started_from is None and contents(server) == []
+        new = server.checkpoint().path
+    assert [one.levelname for one in caplog.records if "Tables begin empty" in one.getMessage()] == ["ERROR"]
+    assert folders(tmp_path) == [str(first), str(second), new], "they may be repaired"
+    with ReplayServer([table()], checkpoint_dir=tmp_path) as server:
+        assert server.started_from is not None and server.started_from.path == new
+
+
+@pytest.mark.parametrize("spoil", [spoil_done, spoil_manifest])
+def test_what_was_complete_once_is_not_taken_for_what_a_kill_has_left(tmp_path, spoil):
+    path = pathlib.Path(fill(tmp_path, table()))
+    spoil(path)
+    with pytest.raises(ValueError, match=re.escape(f"1 checkpoints that were complete are damaged:\n  {path}: ")):
+        ReplayServer([table()], checkpoint_dir=tmp_path)
+
+
+def test_what_was_never_complete_keeps_no_server_from_beginning_empty(tmp_path, caplog):
+    path = pathlib.Path(fill(tmp_path, table()))
+    for name in ("DONE", "manifest.json", "chunks.tfrecord"):
+        (path / name).unlink()
     with ReplayServer([table()], checkpoint_dir=tmp_path) as server:
         assert server.started_from is None
-        assert f"none of the 1 checkpoints in {tmp_path} is complete: tables begin empty" in caplog.text
-        new = server.checkpoint().path
-    assert folders(tmp_path) == [str(damaged), new], "it may be repaired"
+    assert f"checkpoint {path} is not complete and is passed over: DONE is missing" in caplog.text
+    assert f"none of the 1 checkpoints in {tmp_path} was ever complete: tables begin empty" in caplog.text
 
 
 def test_a_lost_manifest_is_told_and_the_step_that_reverb_has_stored_holds(tmp_path, caplog):
@@ -340,6 +371,7 @@ def test_a_folder_with_glob_characters_in_its_name_is_a_folder(tmp_path):
 def test_the_last_ones_are_kept_and_incomplete_older_ones_go(tmp_path):
     stale = pathlib.Path(fill(tmp_path, table()))
     spoil_done(stale)
+    (stale / "manifest.json").unlink()
     with ReplayServer([table()], checkpoint_dir=tmp_path, keep_last=2) as server:
         paths = [server.checkpoint(n).path for n in range(4)]
     assert folders(tmp_path) == paths[2:]
@@ -512,6 +544,7 @@ def test_one_that_was_given_up_is_waited_for_before_the_next_is_begun(tmp_path, 
     ("options", "kind", "told"),
     [
         ({"on_mismatch": "resize"}, ValueError, "on_mismatch must be one of 'error', 'keep', 'override', got 'resize'"),
+        ({"on_damaged": "skip"}, ValueError, "on_damaged must be one of 'error', 'empty', got 'skip'"),
         ({"keep_last": 0}, ValueError, "keep_last must be at least 1, got 0"),
         ({"checkpoint_every_inserts": 1.5}, TypeError, "checkpoint_every_inserts must be an int or None, got 1.5"),
         ({"checkpoint_every_s": 0.0}, ValueError, "checkpoint_every_s must be positive and finite, got 0.0"),
@@ -531,11 +564,32 @@ def test_a_folder_that_is_not_of_this_machine_is_refused():
 
 
 @pytest.mark.parametrize(
-    "option", [{"checkpoint_every_s": 1.0}, {"checkpoint_every_inserts": 1}, {"checkpoint_on_stop": True}]
+    "option",
+    [
+        {"checkpoint_every_s": 1.0},
+        {"checkpoint_every_inserts": 1},
+        {"checkpoint_on_stop": True},
+        {"on_mismatch": "keep"},
+        {"keep_last": None},
+    ],
 )
 def test_options_of_checkpoints_need_a_folder(option):
-    with pytest.raises(ValueError, match="need.? checkpoint_dir, where"):
+    with pytest.raises(ValueError, match=f"{next(iter(option))} needs checkpoint_dir, where checkpoints go"):
         ReplayServer([table()], **option)
+
+
+def test_checkpoints_are_told_in_one_way(tmp_path):
+    config = CheckpointConfig(tmp_path, keep_last=1)
+    with ReplayServer([table()], checkpoints=config) as server:
+        assert server.checkpoint_dir == str(tmp_path)
+        kept = [server.checkpoint().path for _ in range(2)][1:]
+    assert folders(tmp_path) == kept
+    with pytest.raises(ValueError, match="checkpoint_dir and keep_last beside checkpoints: say it in the Checkpoint"):
+        ReplayServer([table()], checkpoint_dir=tmp_path, keep_last=2, checkpoints=config)
+    with pytest.raises(TypeError, match="checkpoints must be a CheckpointConfig, got 'kept'"):
+        ReplayServer([table()], checkpoints="kept")
+    with pytest.raises(TypeError, match="checkpoint_dir must be a path, got 3"):
+        CheckpointConfig(3)
 
 
 def test_a_server_without_folder_or_stopped_takes_none(tmp_path):
