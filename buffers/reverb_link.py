@@ -48,6 +48,7 @@ class ServerLink:
       table: the table's name.
       timeout_s: how long anything may take.
       log_interval_s: seconds between two lines about the same wait.
+      in_process: the server is known to be in this process.
 
     Raises:
       WaitTimeoutError: the server does not answer within `timeout_s`.
@@ -55,7 +56,9 @@ class ServerLink:
       ValueError: the table is one that a `TableConfig` keeps beside its own; the message names the other.
     """
 
-    def __init__(self, address: str, table: str, *, timeout_s: float, log_interval_s: float) -> None:
+    def __init__(
+        self, address: str, table: str, *, timeout_s: float, log_interval_s: float, in_process: bool = False
+    ) -> None:
         self.address = address
         self.table = table
         self.timeout_s = timeout_s
@@ -65,6 +68,7 @@ class ServerLink:
         self._idle: list[_Calls] = []
         self._num_in_python = 0
         self._ever_waited = False
+        self._in_process = in_process
         # Whether the server was started anew since datasets run.
         self.was_replaced = False
         self._nobody_in_python = threading.Condition()
@@ -130,6 +134,23 @@ class ServerLink:
         passed_s, age_s = asked_at - self._aged_at, _age_s(info)
         self.was_replaced = self.was_replaced or age_s < self._age_s + _CLEARLY * passed_s - _AGE_SECONDS
         self._age_s, self._aged_at = age_s, time.monotonic()
+
+    def after_restart(self) -> tuple[str, str]:
+        """What is said of iterators of before the server was started anew: on the log, and beside it in the error.
+
+        Reverb's reader of a server in its own process holds on to the tables of the one that was stopped; that of
+        another process comes to the new one by itself, after 9 s where this was measured.
+        """
+        anew = f"server {self.address} was started anew; iterators of before "
+        if self._in_process:
+            return (
+                f"{anew}still read from the old one, which was in this process",
+                "Make a new iterator of the dataset.",
+            )
+        return (
+            f"{anew}come to the new one by themselves, some 10 s later, unless the old one was in this process",
+            "Call next again; where the server is in this process, make a new iterator of the dataset.",
+        )
 
     def no_answer(self) -> str:
         """What is said of a silent server."""

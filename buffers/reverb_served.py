@@ -594,6 +594,7 @@ def open_link(
         table_name,
         timeout_s=float(timeout_s),
         log_interval_s=float(log_interval_s),
+        in_process=local_server is not None,
     )
 
 

@@ -120,10 +120,8 @@ class WaitStage:
         state = limiter_state(info)
         why, text, more = state.why_no_sample(), b"", ""
         if why is None and before == state.samples and self._link.was_replaced:
-            # Reverb's reader of a server in its own process holds on to the tables of the one that was stopped; that of
-            # another process comes to the new one after some seconds.
-            why = f"server {self._link.address} was started anew, and this iterator still reads from the one before"
-            more = ". Make a new iterator of the dataset."
+            why, advice = self._link.after_restart()
+            more = f". {advice}"
         elif why is None or (before != state.samples and before != -1):
             began, line = now, now + min(FIRST_LINE_SECONDS, self._link.log_interval_s)
         else:

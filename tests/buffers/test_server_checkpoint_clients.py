@@ -106,6 +106,7 @@ def test_fr_039_a_server_that_is_killed_comes_back_with_its_checkpoint_and_clien
             first = next(iterator)
     for _ in range(20):
         assert set(next(iterator)[0].numpy().tolist()) <= {1, 2, 3}
+    assert "new iterator" not in caplog.text and "still read from the old one" not in caplog.text
     old.add_batch([4])
     with ReverbReplayBuffer(COUNTER, "replay", 1, f"localhost:{port}") as new:
         old.flush()
@@ -114,12 +115,23 @@ def test_fr_039_a_server_that_is_killed_comes_back_with_its_checkpoint_and_clien
     old.close()
 
 
+@pytest.mark.parametrize("knows_server", [False, True])
 def test_an_iterator_that_reads_from_a_server_that_is_gone_in_its_own_process_says_so_and_a_new_one_goes_on(
-    tmp_path, caplog
+    tmp_path, caplog, knows_server
 ):
     """Reverb's reader holds on to the tables of a server in its own process, and would wait for ever."""
     server = ReplayServer([TABLE], checkpoint_dir=tmp_path)
-    with ReverbReplayBuffer(COUNTER, "replay", 1, server.address, timeout_s=2.0, log_interval_s=1.0) as buffer:
+    given = {"local_server": server} if knows_server else {"server_address": server.address}
+    anew = f"server {server.address} was started anew; iterators of before "
+    if knows_server:
+        told = f"{anew}still read from the old one, which was in this process; waiting"
+        advice = "Make a new iterator of the dataset."
+    else:
+        told = (
+            f"{anew}come to the new one by themselves, some 10 s later, unless the old one was in this process; waiting"
+        )
+        advice = "Call next again; where the server is in this process, make a new iterator of the dataset."
+    with ReverbReplayBuffer(COUNTER, "replay", 1, timeout_s=2.0, log_interval_s=1.0, **given) as buffer:
         buffer.add_sequence([[1, 2, 3]])
         buffer.checkpoint()
         dataset = buffer.as_dataset(2)
@@ -127,11 +139,10 @@ def test_an_iterator_that_reads_from_a_server_that_is_gone_in_its_own_process_sa
         next(iterator)
         server.stop()
         with ReplayServer([TABLE], server.port, checkpoint_dir=tmp_path):
-            anew = "was started anew, and this iterator still reads from the one before; waiting"
-            with pytest.raises(tf.errors.InvalidArgumentError, match=anew + "; gave up after 2 s. Make a new iterator"):
+            with pytest.raises(tf.errors.InvalidArgumentError, match=f"{told}; gave up after 2 s. {advice}"):
                 for _ in range(100_000):
                     through_broken_connections(lambda: next(iterator))
-            assert f"server {server.address} {anew}" in caplog.text
+            assert told in caplog.text
             assert set(through_broken_connections(lambda: next(iter(dataset)))[0].numpy().tolist()) <= {1, 2, 3}
             assert int(buffer.sample()[0]) in {1, 2, 3}
 
