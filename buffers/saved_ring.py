@@ -49,11 +49,12 @@ class SavedRing(Restorable):
                     "heeds_flags": self._heeds_flags,
                     "random": self._rng.bit_generator.state,
                     "num_seeds": self._num_seeds,
+                    "loose_flag": self._rule.loose_flag,
                     **self._own_values(),
                 },
                 arrays={**parts.arrays(), "graph_seeds": self._graph_seeds.state()},
                 frames=parts.frames(),
-                moment=parts.ring.state()["published"],
+                moment=self._reached(),
             )
 
     def _plan_restore(self, state: BufferState, *, resize: bool) -> RestorePlan:
@@ -68,6 +69,9 @@ class SavedRing(Restorable):
             tells_starts=self._writer.tells_starts,
         )
         self._graph_seeds.check(state.arrays["graph_seeds"])
+        loose_flag = state.values.get("loose_flag")
+        if not isinstance(loose_flag, str | None):
+            raise ValueError(f"the state's values/loose_flag must be a field's name or None, got {loose_flag!r}.")
         windows = windows_of(state)
         is_parted = bool(state.values["ring"]["is_parted"])
         if ring.apart and not is_parted:
@@ -100,7 +104,7 @@ class SavedRing(Restorable):
             if not is_parted and not np.array_equal(reserved[0], ring.reserved):
                 raise RuntimeError("another thread added while this buffer was restored: it is empty now.")
             self._parts().restore(state, places, rows, exact=not resize)
-            self._rule.forget_loose_flags()
+            self._rule.restore_loose_flag(loose_flag)
             if same_seed:
                 self._rng.bit_generator.state = state.values["random"]
                 self._num_seeds = max(self._num_seeds, int(state.values["num_seeds"]))
@@ -129,13 +133,20 @@ class SavedRing(Restorable):
 
     def _moment(self) -> Any:
         with self._lock:
-            return self._ring.state()["published"]
+            return self._reached()
+
+    def _reached(self) -> Any:
+        """How far it is: `published`; where the frame added last looks like an end, a dict with the flag beside it."""
+        published, loose_flag = self._ring.state()["published"], self._rule.loose_flag
+        return published if loose_flag is None else {"published": published, "loose_flag": loose_flag}
 
     def _cut_back(self, moment: Any) -> int:
+        reached = moment if isinstance(moment, Mapping) else {"published": moment, "loose_flag": None}
         with self._lock:
             self._check_open()
-            self._rule.forget_loose_flags()
-            return self._parts().cut(moment)
+            num = self._parts().cut(reached["published"])
+            self._rule.restore_loose_flag(reached["loose_flag"])
+            return num
 
     def _own_values(self) -> dict[str, Any]:
         """What a class adds to the values of a state."""
