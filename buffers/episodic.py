@@ -28,7 +28,7 @@ from .episodic_state import EpisodicState
 from .item_selectors import Fifo, Selector
 from .memory import format_bytes
 from .nests import Array, Nest
-from .priority_updates import check_update
+from .priority_updates import WithoutPriorities
 from .sampler_choice import check_draws_uniformly
 from .saved_episodes import SavedEpisodes
 from .spec import DataSpec, ItemChecker
@@ -60,7 +60,7 @@ class Episode(NamedTuple):
     finished: bool = True
 
 
-class EpisodicReplayBuffer(SavedEpisodes, ReplayBuffer):
+class EpisodicReplayBuffer(SavedEpisodes, WithoutPriorities, ReplayBuffer):
     """Keeps the newest `capacity` episodes, and gives them back whole or as windows.
 
     Each of `B` streams builds an episode of its own, which can be drawn while it grows. When there are
@@ -475,22 +475,6 @@ class EpisodicReplayBuffer(SavedEpisodes, ReplayBuffer):
         """
         self._check_open()
         return self._contents.get(ids, num_steps)
-
-    def update_priorities(self, keys: Any, priorities: Any = None, *, td_errors: Any = None) -> Any:
-        """Checks the values and tells how many keys are gone (an int; in a graph int64 `[]`); draws do not change.
-
-        So a training loop that writes priorities back runs on this buffer too.
-
-        Args:
-          keys: int64 `[n]`, `BufferInfo.keys`.
-          priorities: `[n]`, finite and at least 0.
-          td_errors: `[n]`, finite, instead of `priorities`.
-
-        Raises:
-          ValueError: not exactly one of `priorities` and `td_errors` is given.
-          ValueError: shapes differ, or a value is refused; the message names the position.
-        """
-        return check_update(self, EpisodicReplayBuffer._num_gone, keys, priorities, td_errors)
 
     def gather_all(self) -> Items:
         """Every frame held, the oldest episode first, leaves `[1, sum of lengths, ...]`, as in TF-Agents."""

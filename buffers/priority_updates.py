@@ -15,29 +15,31 @@ from .priorities import check_keys, check_priorities
 _BufferT = TypeVar("_BufferT")
 
 
-def check_update(
-    buffer: _BufferT, num_gone: Callable[[_BufferT, Array], int], keys: Any, priorities: Any, td_errors: Any
-) -> Any:
-    """How many of the keys are gone, for a buffer whose draws do not go by priority: an int, or in a graph int64 `[]`.
+class WithoutPriorities:
+    """The part of a buffer whose draws do not go by priority that takes priorities all the same."""
 
-    Args:
-      buffer: whose keys they are; a graph does not keep it alive.
-      num_gone: counts those of `keys` int64 `[n]` that it holds no more; a method of the buffer's class.
-      keys: int64 `[n]`.
-      priorities: `[n]`, finite and at least 0, or None.
-      td_errors: `[n]`, finite, or None.
+    # Of the buffer: how many of these ids `[n]` it holds no more.
+    _num_gone: Callable[[Array], int]
 
-    Raises:
-      ValueError: as `apply_update`.
+    def update_priorities(self, keys: Any, priorities: Any = None, *, td_errors: Any = None) -> Any:
+        """Checks the values and tells how many keys are gone (an int; in a graph int64 `[]`); draws do not change.
 
-    >>> check_update(range(3), lambda held, keys: sum(key not in held for key in keys), [2, 3], [1.0, 1.0], None)
-    1
-    """
+        So a training loop that writes priorities back runs on this buffer too.
 
-    def count(buffer: _BufferT, keys: Array, _: Array) -> int:
-        return num_gone(buffer, keys)
+        Args:
+          keys: int64 `[n]`, `BufferInfo.keys`.
+          priorities: `[n]`, finite and at least 0.
+          td_errors: `[n]`, finite, instead of `priorities`.
 
-    return apply_update(buffer, count, keys, priorities, td_errors, eps=0.0)
+        Raises:
+          ValueError: not exactly one of `priorities` and `td_errors` is given.
+          ValueError: shapes differ, or a value is refused; the message names the position.
+        """
+
+        def count(buffer: WithoutPriorities, keys: Array, _: Array) -> int:
+            return buffer._num_gone(keys)
+
+        return apply_update(self, count, keys, priorities, td_errors, eps=0.0)
 
 
 def apply_update(

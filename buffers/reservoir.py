@@ -19,7 +19,7 @@ from .item_selectors import Selector
 from .memory import check_capacity_fits, copy_to_tensor
 from .nests import Array, Nest
 from .priorities import check_keys
-from .priority_updates import check_update
+from .priority_updates import WithoutPriorities
 from .reservoir_passes import ReservoirPassPlanner, pass_dataset
 from .reservoir_rows import BOOKKEEPING_BYTES, NOT_HELD, ReservoirRows
 from .reservoir_rule import ReservoirRule
@@ -38,7 +38,7 @@ from .windows import Window, resolve_window
 _SAMPLE_STREAM, _DATASET_STREAM, _GRAPH_STREAM, _KEEP_STREAM = 0, 1, 2, 3
 
 
-class ReservoirReplayBuffer(SavedReservoir, ReplayBuffer):
+class ReservoirReplayBuffer(SavedReservoir, WithoutPriorities, ReplayBuffer):
     """Holds `capacity` items of all that were ever added, each of them with the same chance, and draws among them.
 
     Of `n` items each is held with the chance `min(1, capacity / n)`, and each set of `capacity` items with the same
@@ -392,22 +392,6 @@ class ReservoirReplayBuffer(SavedReservoir, ReplayBuffer):
             leaves = sampler.gather(rows)
         leaves = [leaf.reshape(*given.shape, *leaf.shape[1:]) for leaf in leaves]
         return self._spec.pack(self._storage.to_tensors(leaves))
-
-    def update_priorities(self, keys: Any, priorities: Any = None, *, td_errors: Any = None) -> Any:
-        """Checks the values and tells how many keys are gone (an int; in a graph int64 `[]`); nothing else changes.
-
-        So a training loop that writes priorities back runs on this buffer too.
-
-        Args:
-          keys: int64 `[n]`, `BufferInfo.keys`.
-          priorities: `[n]`, finite and at least 0.
-          td_errors: `[n]`, finite, instead of `priorities`.
-
-        Raises:
-          ValueError: not exactly one of `priorities` and `td_errors` is given.
-          ValueError: shapes differ, or a value is refused; the message names the position.
-        """
-        return check_update(self, ReservoirReplayBuffer._num_gone, keys, priorities, td_errors)
 
     def gather_all(self) -> Items:
         """Every frame held, leaves `[1, n, ...]`, in the order in which they came: by id, whatever the stream."""

@@ -25,7 +25,7 @@ from .memory import check_capacity_fits, copy_to_tensor
 from .nests import Array, Nest
 from .priorities import DEFAULT_EPS, check_keys
 from .prioritized_starts import PrioritizedStarts
-from .priority_updates import apply_update, check_update
+from .priority_updates import apply_update
 from .ring import FrameRing
 from .ring_contents import check_held, count_windows, nothing_eligible
 from .ring_dataset import Weigh, random_dataset, sample_info
@@ -437,8 +437,6 @@ class RingReplayBuffer(SavedRing, ReplayBuffer):
           ValueError: not exactly one of `priorities` and `td_errors` is given.
           ValueError: shapes differ, or a value is refused; the message names the position.
         """
-        if self._draw_rule.is_uniform:
-            return check_update(self, RingReplayBuffer._num_gone, keys, priorities, td_errors)
         return apply_update(self, RingReplayBuffer._tell_sampler, keys, priorities, td_errors, eps=DEFAULT_EPS)
 
     def gather_all(self) -> Items:
@@ -567,7 +565,9 @@ class RingReplayBuffer(SavedRing, ReplayBuffer):
             self._flags.tell_graphs()
 
     def _tell_sampler(self, keys: Array, priorities: Array) -> int:
-        """Sets raw priorities; returns how many keys are gone."""
+        """Sets raw priorities, where draws heed them; returns how many keys are gone."""
+        if self._draw_rule.is_uniform:
+            return self._num_gone(keys)
         with self._lock:
             self._check_open()
             gone = self._is_gone(keys)

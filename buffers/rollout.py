@@ -25,6 +25,7 @@ from .counts import check_count
 from .episode_ends import EpisodeRule, FinalFrame
 from .memory import check_capacity_fits
 from .nests import Array, Nest
+from .priority_updates import WithoutPriorities
 from .rollout_fields import STATE_FLAG, find_fields, warn_of_unclear_flag
 from .rollout_minibatches import minibatch_dataset
 from .rollout_state import SavedRollout
@@ -35,7 +36,7 @@ from .uniform import TFUniformReplayBuffer
 from .windows import Window
 
 
-class RolloutBuffer(SavedRollout, ReplayBuffer):
+class RolloutBuffer(SavedRollout, WithoutPriorities, ReplayBuffer):
     """Holds one rollout, `num_steps` frames of each stream, computes its advantages and cuts it into minibatches.
 
     Frame t holds what was seen, done and earned: `(o_t, a_t, r_t, discount_t)`. An episode ends in one of two ways:
@@ -385,9 +386,6 @@ class RolloutBuffer(SavedRollout, ReplayBuffer):
     def get(self, ids: Ids, num_steps: int | None = None) -> Items:
         return self._frames.get(ids, num_steps)
 
-    def update_priorities(self, keys: Any, priorities: Any = None, *, td_errors: Any = None) -> Any:
-        return self._frames.update_priorities(keys, priorities, td_errors=td_errors)
-
     def gather_all(self) -> Items:
         """The rollout so far, leaves `[B, n, ...]`, boundary frames included: what TF-Agents' agents train on."""
         return self._frames.gather_all()
@@ -413,6 +411,9 @@ class RolloutBuffer(SavedRollout, ReplayBuffer):
         self._estimates = None
 
     # How it is done
+
+    def _num_gone(self, keys: Array) -> int:
+        return self._frames._num_gone(keys)
 
     def _transitions(self, *, has_final_values: bool) -> Transitions:
         if tf.executing_eagerly():
