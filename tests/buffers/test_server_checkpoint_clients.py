@@ -205,9 +205,13 @@ def cut_short(monkeypatch: pytest.MonkeyPatch, name: str, time_of_it: int, call:
 
     def counted(*arguments, **named):
         nonlocal num_calls
-        num_calls += threading.current_thread() is threading.main_thread()
-        if num_calls == time_of_it:
-            raise Cut
+        if threading.current_thread() is threading.main_thread():
+            num_calls += 1
+            if num_calls == time_of_it:
+                raise Cut
+        elif num_calls >= time_of_it:
+            # The server's thread would complete what was cut short, where it gets to look before the server stops.
+            raise OSError("the process has ended")
         return real(*arguments, **named)
 
     with monkeypatch.context() as patched:
