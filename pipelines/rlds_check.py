@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,26 +14,14 @@ from replayfeed.buffers.nests import field_path
 
 from .episode_source import EpisodeSource, RawEpisode
 from .progress_bar import progress_bar
+from .rlds_check_blocks import EpisodeBlock, OddEpisode, Path, in_blocks
 from .rlds_check_episodes import TRANSITION_FIELDS, EpisodeChecks, leaves_of
 from .rlds_check_findings import RldsFinding, finding, in_order
-from .rlds_check_report import LoadForecast, RldsReport
+from .rlds_check_forecast import LoadingForecast
+from .rlds_check_report import RldsReport
 from .rlds_check_statistics import Distribution, FieldStatistics, FieldSummary
-from .rlds_fields import plan_fields
 from .rlds_open import Source, open_source
-from .rlds_steps import (
-    ACTION,
-    DISCOUNT,
-    FLAGS,
-    LOADED_FIELDS,
-    OBSERVATION,
-    REWARD,
-    check_step_spec,
-    find_fault,
-    num_steps_of,
-    unset_flags,
-)
-
-_Path = tuple[str, ...]
+from .rlds_steps import ACTION, DISCOUNT, FLAGS, LOADED_FIELDS, OBSERVATION, REWARD
 
 _ENDLESS = int(tf.data.INFINITE_CARDINALITY)
 
@@ -80,21 +69,19 @@ def validate_rlds(
     specs = leaves_of(dict(opened.step_spec))
     run = _Pass(opened, specs)
     started = time.perf_counter()
-    is_complete = True
     counts = [count for count in (opened.num_episodes, limit) if count is not None]
     with progress_bar(f"check {opened.name}", min(counts, default=None), progress=progress) as bar:
-        for raw in _named_errors(opened):
-            if run.checks.num_episodes == limit:
-                is_complete = False
-                break
-            run.add(raw)
-            bar.update(1)
+        episodes = _named_errors(opened)
+        for part in in_blocks(itertools.islice(episodes, limit), opened.step_spec, list(specs)):
+            run.add(part)
+            bar.update(len(part.raws))
+        is_complete = limit is None or next(episodes, None) is None
     return run.report(is_complete, time.perf_counter() - started)
 
 
 def _named_errors(source: EpisodeSource) -> Iterator[RawEpisode]:
     """The episodes; an error on reading one tells which."""
-    previous: RawEpisode | None = None
+    latest: str | None = None
     episodes: Iterator[RawEpisode] | None = None
     while True:
         try:
@@ -103,16 +90,16 @@ def _named_errors(source: EpisodeSource) -> Iterator[RawEpisode]:
         except StopIteration:
             return
         except Exception as error:
-            where = "the first episode" if previous is None else f"the episode after {previous.name}"
+            where = "the first episode" if latest is None else f"the episode after {latest}"
             raise ValueError(f"{source.name}: {where} cannot be read: {error}") from error
         yield raw
-        previous = raw._replace(columns={}, metadata={})
+        latest = raw.name
 
 
 class _Pass:
     """Everything that is collected on the way through a dataset."""
 
-    def __init__(self, source: EpisodeSource, specs: Mapping[_Path, Any]) -> None:
+    def __init__(self, source: EpisodeSource, specs: Mapping[Path, Any]) -> None:
         self._source = source
         self._specs = specs
         self.checks = EpisodeChecks(specs, is_d4rl=source.is_d4rl)
@@ -120,37 +107,50 @@ class _Pass:
             path: FieldStatistics(field_path(path), spec, with_histogram=path[0] in (ACTION, REWARD))
             for path, spec in specs.items()
         }
-        self._metadata: dict[_Path, FieldStatistics] = {
+        self._metadata: dict[Path, FieldStatistics] = {
             path: FieldStatistics(field_path(path), spec)
             for path, spec in leaves_of(dict(source.metadata_spec)).items()
         }
-        self._steps = self._transitions = 0
-        self._forecast = _Forecast(source)
+        self._forecast = LoadingForecast(source)
 
-    def add(self, raw: RawEpisode) -> None:
-        leaves = dict(zip(self._specs, tf.nest.flatten(dict(raw.columns)), strict=True))
-        self.checks.add(raw, leaves)
-        for path, leaf in leaves.items():
-            self._fields[path].add(leaf[:-1] if path[0] in TRANSITION_FIELDS else leaf)
-        if raw.metadata:
-            for path, value in leaves_of(dict(raw.metadata)).items():
-                self._add_metadata(path, value)
-        self._forecast.add(raw)
-        length = int(self.checks.latest_length)
-        self._steps += length
-        self._transitions += max(length - 1, 0)
+    def add(self, part: EpisodeBlock | OddEpisode) -> None:
+        if isinstance(part, OddEpisode):
+            self.checks.add_odd(part)
+            for path, leaf in part.leaves.items():
+                self._fields[path].add(leaf[:-1] if path[0] in TRANSITION_FIELDS else leaf)
+            self._forecast.add_doubtful(part.raws[0])
+        else:
+            doubtful = self.checks.add(part)
+            for path, statistics in self._fields.items():
+                self._add_field(part, path, statistics)
+            self._forecast.add(part, doubtful)
+        for raw in part.raws:
+            if raw.metadata:
+                for path, value in leaves_of(dict(raw.metadata)).items():
+                    self._add_metadata(path, value)
+
+    def _add_field(self, block: EpisodeBlock, path: Path, statistics: FieldStatistics) -> None:
+        column, has_last = block.columns.get(path), path[0] not in TRANSITION_FIELDS
+        if column is None:
+            for leaf in block.leaves[path]:
+                statistics.add(leaf if has_last else leaf[:-1])
+        elif has_last:
+            statistics.add_all(column, block.lengths.tolist())
+        else:
+            statistics.add_all(column[block.transitions], (block.lengths - 1).tolist())
 
     def report(self, is_complete: bool, seconds: float) -> RldsReport:
         fields = tuple(statistics.result() for statistics in self._fields.values())
         metadata = tuple(self._metadata[path].result() for path in sorted(self._metadata))
-        lengths = self.checks.lengths.astype(np.float64)
+        num_steps = self.checks.lengths
+        lengths = num_steps.astype(np.float64)
         returns = self.checks.returns
         findings = [*self._without_constants(fields), *self._field_findings(fields)]
         return RldsReport(
             source=self._source.name,
             episodes=self.checks.num_episodes,
-            steps=self._steps,
-            transitions=self._transitions,
+            steps=int(num_steps.sum()),
+            transitions=int(np.maximum(num_steps - 1, 0).sum()),
             is_complete=is_complete,
             ends=self.checks.ends,
             lengths=Distribution.of(lengths, integer=True) if lengths.size else None,
@@ -177,7 +177,7 @@ class _Pass:
             if each.check != "frozen" or each.field not in told:
                 yield each
 
-    def _add_metadata(self, path: _Path, value: Any) -> None:
+    def _add_metadata(self, path: Path, value: Any) -> None:
         column = value if isinstance(value, tf.RaggedTensor) else np.asarray(value)[np.newaxis]
         if path not in self._metadata:
             spec = tf.TensorSpec([None] * (len(column.shape) - 1), tf.as_dtype(column.dtype))
@@ -211,61 +211,6 @@ class _Pass:
                     count=len(summary.constant_elements),
                     detail=named + more,
                 )
-
-
-class _Forecast:
-    """What `load_rlds` would make of the episodes, found with its own functions."""
-
-    def __init__(self, source: EpisodeSource) -> None:
-        self._core = {field: source.step_spec[field] for field in LOADED_FIELDS if field in source.step_spec}
-        self._counts = {mode: LoadForecast() for mode in ("error", "skip", "repair")}
-        self.refusal: str | None = None
-        """Why nothing can be loaded; None when it can."""
-        try:
-            check_step_spec(source.name, self._core)
-            plan_fields(source.name, self._core)
-        except ValueError as error:
-            self.refusal = str(error)
-        self._delivered = dict.fromkeys(self._counts, 0)
-        self._transitions = dict.fromkeys(self._counts, 0)
-        self._dropped = dict.fromkeys(self._counts, 0)
-        self._repaired = dict.fromkeys(self._counts, 0)
-        self._error: str | None = None
-
-    def add(self, raw: RawEpisode) -> None:
-        if self.refusal is not None:
-            return
-        columns = {field: raw.columns[field] for field in self._core}
-        fault = find_fault(columns, invalid=raw.invalid)
-        if fault is not None and self._error is None:
-            self._error = f"episode {raw.name}: {fault.detail}"
-        num_steps = num_steps_of(columns)
-        num_kept = num_steps if fault is None else fault.num_kept or 0
-        repaired = fault is not None or (num_steps > 1 and bool(unset_flags(columns)))
-        if self._error is None:
-            self._count("error", num_steps, repaired)
-        self._count("skip", 0 if fault is not None else num_steps, repaired)
-        self._count("repair", num_kept, repaired)
-
-    def result(self) -> dict[str, LoadForecast]:
-        return {
-            mode: LoadForecast(
-                self._delivered[mode],
-                self._transitions[mode],
-                self._dropped[mode],
-                self._repaired[mode],
-                self.refusal if self.refusal is not None else self._error if mode == "error" else None,
-            )
-            for mode in self._counts
-        }
-
-    def _count(self, mode: str, num_steps: int, repaired: bool) -> None:
-        if num_steps < 2:
-            self._dropped[mode] += 1
-            return
-        self._delivered[mode] += 1
-        self._transitions[mode] += num_steps - 1
-        self._repaired[mode] += repaired
 
 
 def _varies(summary: FieldSummary) -> bool:

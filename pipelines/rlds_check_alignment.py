@@ -15,12 +15,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from replayfeed.buffers.nests import Array
 
+from .rlds_check_blocks import EpisodeBlock
+
+_MIN_STEPS = 4
 _MIN_SHARE = 0.9
 _MAX_CHANCE = 1e-3
 _FIRST, _LAST = "first", "last"
@@ -56,11 +59,13 @@ class Alignment:
 
 
 class AlignmentEvidence:
-    """Counts filler at both ends of episodes, an episode at a time.
+    """Counts filler at both ends of episodes.
 
+    >>> from replayfeed.pipelines.episode_source import RawEpisode
+    >>> action, reward = np.array([5.0, 6.0, 7.0, 8.0, 0.0]), np.array([1.0, 2.0, 3.0, 4.0, 0.0])
+    >>> block = EpisodeBlock([RawEpisode("0", {})] * 4, {("action",): [action] * 4, ("reward",): [reward] * 4}, [5] * 4)
     >>> evidence = AlignmentEvidence()
-    >>> for _ in range(4):
-    ...     evidence.add([np.array([5.0, 6.0, 7.0, 8.0, 0.0])], np.array([1.0, 2.0, 3.0, 4.0, 0.0]), "truncated")
+    >>> evidence.add(block, [block.columns["action",]], [block.columns["reward",]], {"truncated": np.ones([4], bool)})
     >>> evidence.guess().guess, evidence.guess().confidence
     ('SAR', 'high')
     """
@@ -68,18 +73,23 @@ class AlignmentEvidence:
     def __init__(self) -> None:
         self._places: dict[tuple[str, str, str, str], _Place] = {}
 
-    def add(self, action: Sequence[Array] | None, reward: Array | None, end: str) -> None:
-        """Takes an episode of at least four steps; shorter ones tell nothing.
+    def add(
+        self, block: EpisodeBlock, action: Sequence[Array], reward: Sequence[Array], ends: Mapping[str, Array]
+    ) -> None:
+        """Takes the episodes of at least four steps; shorter ones tell nothing.
 
         Args:
-          action: its leaves `[N + 1, ...]`.
-          reward: `[N + 1, ...]`.
-          end: `'terminal'` or `'truncated'`; others (a cut episode has no last step) count for the first step only.
+          block: that has them.
+          action: its columns `[R, ...]`; empty: there is none.
+          reward: the same.
+          ends: for `'terminal'` and `'truncated'` which episodes end so, bool `[E]`; of all others (a cut episode
+            has no last step) the first step counts alone.
         """
-        for field, leaves in (("action", action), ("reward", None if reward is None else [reward])):
-            if not leaves or len(leaves[0]) < 4:
-                continue
-            self._add(field, leaves, end)
+        is_long = block.lengths >= _MIN_STEPS
+        if is_long.any():
+            for field, columns in (("action", action), ("reward", reward)):
+                if columns:
+                    self._add(block, field, columns, is_long, ends)
 
     def guess(self) -> Alignment:
         """What all episodes together tell."""
@@ -123,20 +133,29 @@ class AlignmentEvidence:
         merged = [_merge([self._places.get((field, _LAST, kind, end)) for end in ends]) for kind in _KINDS]
         return _judge(merged)
 
-    def _add(self, field: str, leaves: Sequence[Array], end: str) -> None:
-        num_steps = len(leaves[0])
-        flat = [leaf.reshape(num_steps, -1) for leaf in leaves]
-        zero = rows_that_hold(num_steps, [(rows, None) for rows in flat])
-        first_filler = bool(zero[0]) or _all_nan(flat, 0)
-        inner_zeros = int(np.count_nonzero(zero[1:-1]))
-        self._place(field, _FIRST, "zero", "").add(first_filler, inner_zeros, num_steps - 2, bool(zero[1]))
-        if end not in ("terminal", "truncated"):
+    def _add(
+        self, block: EpisodeBlock, field: str, columns: Sequence[Array], is_long: Array, ends: Mapping[str, Array]
+    ) -> None:
+        first, last = block.first, block.last
+        inner = block.lengths - 2
+        zero = rows_that_are_zero(columns)
+        inner_zeros = block.count(zero) - zero[first] - zero[last]
+        # Of an episode of one step there is no second row; it is no long one either.
+        second, last_but_one = first + (block.lengths > 1), last - (block.lengths > 1)
+        self._place(field, _FIRST, "zero", "").add(
+            is_long, zero[first] | _are_nan(columns, first), inner_zeros, inner, zero[second]
+        )
+        counted = {end: is_long & where for end, where in ends.items() if (is_long & where).any()}
+        if not counted:
             return
-        last_zero = bool(zero[-1]) or _all_nan(flat, -1)
-        self._place(field, _LAST, "zero", end).add(last_zero, inner_zeros, num_steps - 2, bool(zero[-2]))
-        repeat = rows_that_hold(num_steps - 1, [(rows[1:], rows[:-1]) for rows in flat])
-        inner_repeats = int(np.count_nonzero(repeat[:-1]))
-        self._place(field, _LAST, "repeat", end).add(bool(repeat[-1]), inner_repeats, num_steps - 2, bool(repeat[-2]))
+        last_zero = zero[last] | _are_nan(columns, last)
+        repeat = rows_that_repeat(columns)
+        inner_repeats = block.count(repeat) - repeat[first] - repeat[last]
+        for end, where in counted.items():
+            self._place(field, _LAST, "zero", end).add(where, last_zero, inner_zeros, inner, zero[last_but_one])
+            self._place(field, _LAST, "repeat", end).add(
+                where, repeat[last], inner_repeats, inner, repeat[last_but_one]
+            )
 
     def _place(self, field: str, where: str, kind: str, end: str) -> _Place:
         return self._places.setdefault((field, where, kind, end), _Place())
@@ -155,12 +174,13 @@ class _Place:
     inner: int = 0
     neighbour_filler: int = 0
 
-    def add(self, is_filler: bool, inner_filler: int, inner: int, neighbour_is_filler: bool) -> None:
-        self.episodes += 1
-        self.filler += is_filler
-        self.inner_filler += inner_filler
-        self.inner += inner
-        self.neighbour_filler += neighbour_is_filler
+    def add(self, where: Array, is_filler: Array, inner_filler: Array, inner: Array, neighbour_filler: Array) -> None:
+        """Takes those episodes `where`, of `[E]`."""
+        self.episodes += int(np.count_nonzero(where))
+        self.filler += int(np.count_nonzero(is_filler & where))
+        self.inner_filler += int(inner_filler[where].sum())
+        self.inner += int(inner[where].sum())
+        self.neighbour_filler += int(np.count_nonzero(neighbour_filler & where))
 
     def is_filler(self) -> bool | None:
         if self.filler < _MIN_SHARE * self.episodes:
@@ -200,15 +220,37 @@ def _merge(places: Sequence[_Place | None]) -> _Place:
     return merged
 
 
-def rows_that_hold(num_rows: int, columns: Sequence[tuple[Array, Array | None]]) -> Array:
+def rows_that_are_zero(columns: Sequence[Array]) -> Array:
+    """Bool `[R]`: whether a row is all zeros in each of the columns `[R, ...]`, of which there is one at least.
+
+    >>> rows_that_are_zero([np.array([0, 1, 0]), np.array([[0, 0], [0, 0], [0, 1]])]).tolist()
+    [True, False, False]
+    """
+    return _rows_that_hold(len(columns[0]), [(_flat(column), None) for column in columns])
+
+
+def rows_that_repeat(columns: Sequence[Array]) -> Array:
+    """Bool `[R]`: whether a row equals the one before in each of the columns `[R, ...]`; the first does not.
+
+    >>> rows_that_repeat([np.array([3, 3, 3]), np.array([[1, 2], [1, 2], [1, 0]])]).tolist()
+    [False, True, False]
+    """
+    repeats = np.zeros([len(columns[0])], bool)
+    flat = [_flat(column) for column in columns]
+    repeats[1:] = _rows_that_hold(len(repeats) - 1, [(rows[1:], rows[:-1]) for rows in flat])
+    return repeats
+
+
+def _flat(column: Array) -> Array:
+    return column.reshape(len(column), -1)
+
+
+def _rows_that_hold(num_rows: int, columns: Sequence[tuple[Array, Array | None]]) -> Array:
     """Bool `[n]`: whether a row equals another, or is all zeros, in each of the columns.
 
     Args:
       num_rows: `n`.
       columns: pairs of `[n, d]` and what it is compared with, `[n, d]` or None for zero.
-
-    >>> rows_that_hold(2, [(np.array([[1, 2], [3, 4]]), np.array([[1, 2], [3, 5]]))]).tolist()
-    [True, False]
     """
     holds: Array | None = None
     # The first element decides for nearly all rows; only what is left is compared whole.
@@ -226,5 +268,10 @@ def rows_that_hold(num_rows: int, columns: Sequence[tuple[Array, Array | None]])
     return holds
 
 
-def _all_nan(leaves: Sequence[Array], row: int) -> bool:
-    return all(leaf.dtype.kind == "f" and leaf.shape[1] > 0 and bool(np.isnan(leaf[row]).all()) for leaf in leaves)
+def _are_nan(columns: Sequence[Array], rows: Array) -> Array:
+    """Bool `[E]`: which of these rows hold NaN and nothing else, in each of the columns."""
+    found = np.ones([len(rows)], bool)
+    for column in columns:
+        values = _flat(column)[rows]
+        found &= column.dtype.kind == "f" and values.shape[1] > 0 and np.isnan(values).all(axis=1)
+    return found

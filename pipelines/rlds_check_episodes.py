@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import array
-import hashlib
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,13 +14,15 @@ from replayfeed.buffers.nests import Array, field_path, leaves_with_paths
 
 from .episode_source import RawEpisode
 from .load_report import Tally
-from .rlds_check_alignment import Alignment, AlignmentEvidence, rows_that_hold
-from .rlds_check_findings import MIN_FROZEN_STEPS, RldsFinding, finding
-from .rlds_check_frames import channels_of, is_still, one_colour
+from .rlds_check_alignment import Alignment, AlignmentEvidence, rows_that_repeat
+from .rlds_check_blocks import EpisodeBlock, OddEpisode, Path
+from .rlds_check_duplicates import Duplicates, digest_of, digest_of_columns
+from .rlds_check_findings import CHECKS, MIN_FROZEN_STEPS, RldsFinding, finding
+from .rlds_check_frames import are_still, channels_of, num_amid_others, one_colour
 from .rlds_steps import ACTION, DISCOUNT, FLAGS, IS_TERMINAL, OBSERVATION, REWARD
 
 _EXACT_IN_FLOAT32 = 1 << 24
-_DIGEST_BYTES = 16
+_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 TRANSITION_FIELDS = (ACTION, REWARD, DISCOUNT)
 """What means nothing in the last step."""
@@ -28,6 +30,11 @@ TRANSITION_FIELDS = (ACTION, REWARD, DISCOUNT)
 ENDS = ("terminal", "truncated", "cut", "unknown", "empty")
 """`cut`: neither `is_terminal` nor `is_last` on the last step. `unknown`: no `is_terminal` in the dataset."""
 
+_MATTERS_TO_LOADING = {check for check, known in CHECKS.items() if known.loading.error == "stops"} | {
+    # Episodes that `load_rlds` counts as repaired.
+    "first_unset",
+    "last_unset",
+}
 _NAMED = 5
 
 
@@ -41,7 +48,7 @@ class EpisodeChecks:
       is_d4rl: the dataset was made by TFDS's D4RL builders.
     """
 
-    def __init__(self, specs: Mapping[tuple[str, ...], Any], *, is_d4rl: bool) -> None:
+    def __init__(self, specs: Mapping[Path, Any], *, is_d4rl: bool) -> None:
         self._is_d4rl = is_d4rl
         self._fields = {path[0] for path in specs}
         self._scalars = {path[0] for path, spec in specs.items() if len(path) == 1 and _is_one_number(spec)}
@@ -56,18 +63,14 @@ class EpisodeChecks:
         self._repeated_steps = 0
         self._blank_frames: dict[str, int] = {}
         self._alignment = AlignmentEvidence()
-        self._contents = _Duplicates()
-        self._ids = _Duplicates()
+        self._contents = Duplicates()
+        self._ids = Duplicates()
+        self._here: list[tuple[int, str, str]] = []
 
     @property
     def num_episodes(self) -> int:
         """Episodes seen."""
         return len(self._lengths)
-
-    @property
-    def latest_length(self) -> int:
-        """Steps of the episode that was added last."""
-        return self._lengths[-1]
 
     @property
     def lengths(self) -> Array:
@@ -84,41 +87,39 @@ class EpisodeChecks:
         """Episodes by kind of end."""
         return {kind: count for kind, count in self._ends.items() if count}
 
-    def add(self, raw: RawEpisode, leaves: Mapping[tuple[str, ...], Any]) -> None:
-        """Takes an episode.
+    def add(self, block: EpisodeBlock) -> Array:
+        """Takes the next episodes.
 
-        Args:
-          raw: as it was read.
-          leaves: its columns by path.
+        Returns:
+          Bool `[E]`: those that `load_rlds` may stop at or change; all others it loads as they are.
         """
+        self._found("invalid", np.fromiter((raw.invalid for raw in block.raws), bool, len(block)))
+        self._lengths.extend(block.lengths.tolist())
+        self._found("one_step", block.lengths == 1)
+        ends = self._check_flags(block)
+        self._check_values(block)
+        self._check_frames(block)
+        self._check_discount(block, ends)
+        reward = self._check_reward(block)
+        self._check_observation(block, ends)
+        action = [column for path, column in block.columns.items() if path[0] == ACTION]
+        self._alignment.add(block, action, [] if reward is None else [reward], ends)
+        self._check_repeats(block)
+        for raw in block.raws:
+            if raw.id:
+                self._ids.add(digest_of(raw.id.encode()), raw.name)
+        return self._tell(block)
+
+    def add_odd(self, episode: OddEpisode) -> None:
+        """Takes the next episode, one that fits into no block."""
+        raw = episode.raws[0]
         if raw.invalid:
-            self._found("invalid", raw.name)
+            self._tally.add("invalid:", raw.name)
         if raw.id:
-            self._ids.add(raw.id.encode(), raw.name)
-        num_steps = {_num_rows(leaf) for leaf in leaves.values()}
-        if len(num_steps) > 1:
-            self._found("lengths_differ", raw.name)
-            self._lengths.append(min(num_steps))
-            self._end("unknown", raw.name)
-            return
-        (length,) = num_steps or {0}
-        self._lengths.append(length)
-        if length == 0:
-            self._found("empty", raw.name)
-            self._end("empty", raw.name)
-            return
-        if length == 1:
-            self._found("one_step", raw.name)
-        end = self._check_flags(raw, length)
-        self._end(end, raw.name)
-        self._check_values(raw, leaves)
-        self._check_frames(raw, leaves, length)
-        self._check_discount(raw, length, end)
-        reward = self._check_reward(raw, length)
-        self._check_observation(raw, leaves, length, end)
-        action = [leaf for path, leaf in leaves.items() if path[0] == ACTION and _is_number(leaf)]
-        self._alignment.add(action, reward, end)
-        self._check_repeats(raw, leaves, length)
+            self._ids.add(digest_of(raw.id.encode()), raw.name)
+        self._lengths.append(episode.num_steps)
+        self._tally.add("lengths_differ:" if episode.is_uneven else "empty:", raw.name)
+        self._end("unknown" if episode.is_uneven else "empty", [raw])
 
     def findings(self) -> list[RldsFinding]:
         """What was found, in no order."""
@@ -171,210 +172,179 @@ class EpisodeChecks:
                 )
         return found
 
-    def _found(self, check: str, name: str, field: str = "") -> None:
-        self._tally.add(f"{check}:{field}", name)
+    def _found(self, check: str, where: Array, field: str = "") -> None:
+        """Keeps where, bool `[E]`, a check found something."""
+        self._here.extend((index, check, field) for index in np.flatnonzero(where).tolist())
 
-    def _end(self, kind: str, name: str) -> None:
-        self._ends[kind] += 1
+    def _tell(self, block: EpisodeBlock) -> Array:
+        """Counts what was found in a block, an episode after the other."""
+        matters = np.zeros([len(block)], bool)
+        for index, check, field in sorted(self._here, key=operator.itemgetter(0)):
+            self._tally.add(f"{check}:{field}", block.raws[index].name)
+            matters[index] |= check in _MATTERS_TO_LOADING
+        self._here.clear()
+        return matters
+
+    def _end(self, kind: str, raws: Sequence[RawEpisode]) -> None:
+        self._ends[kind] += len(raws)
         named = self._end_names.setdefault(kind, [])
-        if len(named) < _NAMED:
-            named.append(name)
+        named += [raw.name for raw in raws[: _NAMED - len(named)]]
 
-    def _scalar(self, raw: RawEpisode, field: str) -> Array | None:
-        """A field of one number a step, `[N + 1]`; None where there is none."""
-        if field not in self._scalars:
-            return None
-        return np.asarray(raw.columns[field]).reshape(-1)
+    def _scalar(self, block: EpisodeBlock, field: str) -> Array | None:
+        """A field of one number a step, `[R]`; None where there is none."""
+        return block.columns[field,].reshape(-1) if field in self._scalars else None
 
-    def _check_flags(self, raw: RawEpisode, length: int) -> str:
-        """Tells how the episode ends."""
+    def _check_flags(self, block: EpisodeBlock) -> dict[str, Array]:
+        """Tells which episodes, bool `[E]`, are `'terminal'` and which `'truncated'`."""
         flags = {}
         for field in FLAGS:
-            column = self._scalar(raw, field)
+            column = self._scalar(block, field)
             if column is not None:
                 flags[field] = column.astype(bool, copy=False)
         first, last, terminal = (flags.get(field) for field in FLAGS)
         if first is not None:
-            if not first[0]:
-                self._found("first_unset", raw.name)
-            if np.count_nonzero(first) > bool(first[0]):
-                self._found("first_late", raw.name)
+            is_set = first[block.first]
+            self._found("first_unset", ~is_set)
+            self._found("first_late", block.count(first) > is_set)
         for check, flag in (("last_early", last), ("terminal_early", terminal)):
-            if flag is not None and np.count_nonzero(flag) > bool(flag[-1]):
-                self._found(check, raw.name)
-        if last is not None and not last[-1]:
-            self._found("last_unset", raw.name)
+            if flag is not None:
+                self._found(check, block.count(flag) > flag[block.last])
+        none = np.zeros([len(block)], bool)
+        is_cut = none if last is None else ~last[block.last]
+        self._found("last_unset", is_cut)
         if terminal is None:
-            return "unknown"
-        if terminal[-1]:
-            return "terminal"
-        return "cut" if last is not None and not last[-1] else "truncated"
+            self._end("unknown", block.raws)
+            return {"terminal": none, "truncated": none}
+        is_terminal = terminal[block.last]
+        ends = {"terminal": is_terminal, "truncated": ~is_terminal & ~is_cut}
+        for kind, where in (*ends.items(), ("cut", ~is_terminal & is_cut)):
+            self._end(kind, [block.raws[index] for index in np.flatnonzero(where).tolist()])
+        return ends
 
-    def _check_values(self, raw: RawEpisode, leaves: Mapping[tuple[str, ...], Any]) -> None:
+    def _check_values(self, block: EpisodeBlock) -> None:
         """NaN and infinities by field."""
-        last_is_not_finite = False
-        for path, leaf in leaves.items():
-            values = leaf.flat_values.numpy() if isinstance(leaf, tf.RaggedTensor) else leaf
-            if _all_finite(values):
+        last_is_not_finite = np.zeros([len(block)], bool)
+        for path, leaves in block.leaves.items():
+            column = block.columns.get(path)
+            if column is None:
+                found = np.array([_holds_others(leaf) for leaf in leaves])
+            elif _are_finite(column).all():
                 continue
-            if path[0] in TRANSITION_FIELDS and not isinstance(leaf, tf.RaggedTensor):
-                last_is_not_finite |= not _all_finite(values[-1:])
-                if _all_finite(values[:-1]):
-                    continue
-            if path[0] in (REWARD, DISCOUNT):
-                self._found(f"{path[0]}_not_finite", raw.name)
-            elif path[0] in (OBSERVATION, ACTION):
-                self._found("not_finite", raw.name, field_path(path))
             else:
-                self._found("not_finite_metadata", raw.name, field_path(path))
-        if last_is_not_finite:
-            self._found("last_not_finite", raw.name)
+                rows = ~_are_finite(column).reshape(len(column), -1).all(axis=1)
+                found = block.count(rows)
+                if path[0] in TRANSITION_FIELDS:
+                    last_is_not_finite |= rows[block.last]
+                    found = found - rows[block.last]
+            if path[0] in (REWARD, DISCOUNT):
+                self._found(f"{path[0]}_not_finite", found)
+            elif path[0] in (OBSERVATION, ACTION):
+                self._found("not_finite", found, field_path(path))
+            else:
+                self._found("not_finite_metadata", found, field_path(path))
+        self._found("last_not_finite", last_is_not_finite)
 
-    def _check_frames(self, raw: RawEpisode, leaves: Mapping[tuple[str, ...], Any], length: int) -> None:
+    def _check_frames(self, block: EpisodeBlock) -> None:
         """Images of one colour, cameras that hang, and observations that do."""
-        still, blank = set(), set()
-        for path, leaf in leaves.items():
-            if not isinstance(leaf, np.ndarray) or not (path in self._images or path[0] == OBSERVATION):
+        still: dict[Path, Array] = {}
+        blank: dict[Path, Array] = {}
+        for path, leaves in block.leaves.items():
+            if not isinstance(leaves[0], np.ndarray) or not (path in self._images or path[0] == OBSERVATION):
                 continue
-            channels = self._images.get(path) if _is_number(leaf) else None
-            if is_still(leaf):
-                still.add(path)
-                if channels is not None and one_colour(leaf[:1], channels)[0]:
-                    blank.add(path)
-                    self._found("blank_image", raw.name, field_path(path))
-            elif channels is not None:
-                self._check_blank_frames(raw.name, field_path(path), one_colour(leaf, channels))
-        if length < MIN_FROZEN_STEPS:
-            return
-        observation = {path for path in leaves if path[0] == OBSERVATION}
-        frozen = {path for path in still - blank if path in self._images}
-        if observation and observation <= still and not observation <= blank:
-            # A part that stays may be a goal; where all stay the observation hangs, and that is told once.
-            whole = field_path(next(iter(observation))) if len(observation) == 1 else OBSERVATION
-            self._found("frozen", raw.name, whole)
-            frozen -= observation
-        for path in sorted(frozen):
-            self._found("frozen", raw.name, field_path(path))
+            still[path] = are_still(block, path)
+            if path in self._images and path in block.columns:
+                blank[path] = self._check_blank(block, path, still[path])
+        observation = {path for path in block.leaves if path[0] == OBSERVATION}
+        is_long = block.lengths >= MIN_FROZEN_STEPS
+        for index in np.flatnonzero(is_long & np.logical_or.reduce(list(still.values()))):
+            stay = {path for path in still if still[path][index]}
+            shown = {path for path in stay if path not in blank or not blank[path][index]}
+            frozen = {path for path in shown if path in self._images}
+            here = np.arange(len(block)) == index
+            if observation <= stay and observation & shown:
+                # A part that stays may be a goal; where all stay the observation hangs, and that is told once.
+                whole = field_path(next(iter(observation))) if len(observation) == 1 else OBSERVATION
+                self._found("frozen", here, whole)
+                frozen -= observation
+            for path in sorted(frozen):
+                self._found("frozen", here, field_path(path))
 
-    def _check_blank_frames(self, name: str, field: str, is_blank: Array) -> None:
-        """Frames of one colour with others before and after them; a fade at either end is none."""
-        others = np.flatnonzero(~is_blank)
-        count = int(np.count_nonzero(is_blank[others[0] : others[-1]])) if others.size else 0
-        if count:
-            self._blank_frames[field] = self._blank_frames.get(field, 0) + count
-            self._found("blank_frames", name, field)
+    def _check_blank(self, block: EpisodeBlock, path: Path, still: Array) -> Array:
+        """Which episodes show one colour throughout, bool `[E]`; frames of one amid others are counted."""
+        is_blank = np.zeros([len(block)], bool)
+        num_amid = np.zeros([len(block)], np.int64)
+        for index, images in enumerate(block.leaves[path]):
+            if still[index]:
+                is_blank[index] = one_colour(images[:1], self._images[path])[0]
+            else:
+                num_amid[index] = num_amid_others(one_colour(images, self._images[path]))
+        field = field_path(path)
+        self._found("blank_image", is_blank, field)
+        self._found("blank_frames", num_amid, field)
+        self._blank_frames[field] = self._blank_frames.get(field, 0) + int(num_amid.sum())
+        return is_blank
 
-    def _check_discount(self, raw: RawEpisode, length: int, end: str) -> None:
-        discount = self._scalar(raw, DISCOUNT)
+    def _check_discount(self, block: EpisodeBlock, ends: Mapping[str, Array]) -> None:
+        discount = self._scalar(block, DISCOUNT)
         if discount is None:
             return
-        if end == "terminal" and discount[-1] != 0 or end == "truncated" and discount[-1] == 0:
-            self._found("last_discount", raw.name)
-        if length < 2:
-            return
-        of_transitions = discount[:-1]
-        if end == "terminal" and of_transitions[-1] != 0:
-            self._found("terminal_discount", raw.name)
-        into_others = of_transitions[:-1] if end == "terminal" else of_transitions
-        if np.count_nonzero(into_others) < len(into_others):
-            self._found("discount_contradicts", raw.name)
-        if of_transitions.min() < 0 or of_transitions.max() > 1:
-            self._found("discount_range", raw.name)
-        if _too_large_for_float32(of_transitions):
-            self._found("beyond_float32", raw.name)
+        is_zero = discount == 0
+        of_last = is_zero[block.last]
+        self._found("last_discount", (ends["terminal"] & ~of_last) | (ends["truncated"] & of_last))
+        # The transition into the last step; an episode of one step has none.
+        has_transition = block.lengths > 1
+        into_last = is_zero[block.last - has_transition]
+        into_terminal = has_transition & ends["terminal"]
+        self._found("terminal_discount", into_terminal & ~into_last)
+        self._found("discount_contradicts", block.count(is_zero) - of_last - (into_terminal & into_last))
+        if not (discount.min() >= 0 and discount.max() <= 1):
+            self._found("discount_range", block.transitions_that(_leave_unit_range, discount))
+        if _too_large_for_float32(discount):
+            self._found("beyond_float32", block.transitions_that(_too_large_for_float32, discount))
 
-    def _check_reward(self, raw: RawEpisode, length: int) -> Array | None:
-        if not self._has_reward:
+    def _check_reward(self, block: EpisodeBlock) -> Array | None:
+        reward = block.columns.get((REWARD,)) if self._has_reward else None
+        if reward is None:
             return None
-        reward = np.asarray(raw.columns[REWARD])
-        if reward.dtype.kind in "OSU":
-            return None
-        of_transitions = reward[:-1]
-        if reward[-1].any():
-            self._found("last_reward", raw.name)
-        if _too_large_for_float32(of_transitions):
-            self._found("beyond_float32", raw.name)
-        elif reward.dtype.kind in "iu" and of_transitions.size:
-            most = max(int(of_transitions.max()), -int(of_transitions.min()))
-            if most > _EXACT_IN_FLOAT32:
-                self._found("reward_inexact", raw.name)
-        if REWARD in self._scalars and length > 1:
+        self._found("last_reward", reward[block.last].reshape(len(block), -1).any(axis=1))
+        if _too_large_for_float32(reward):
+            self._found("beyond_float32", block.transitions_that(_too_large_for_float32, reward))
+        elif _inexact_in_float32(reward):
+            self._found("reward_inexact", block.transitions_that(_inexact_in_float32, reward))
+        if REWARD in self._scalars:
             # Rewards of 1e308 overflow: that sum is no return.
             with np.errstate(over="ignore", invalid="ignore"):
-                total = float(of_transitions.sum(dtype=np.float64))
-            if np.isfinite(total) and abs(total) <= np.finfo(np.float32).max:
-                self._returns.append(total)
+                totals = [float(leaf[:-1].sum(dtype=np.float64)) for leaf in block.leaves[REWARD,] if len(leaf) > 1]
+            self._returns.extend(total for total in totals if abs(total) <= _LARGEST_FLOAT32)
         return reward
 
-    def _check_observation(self, raw: RawEpisode, leaves: Mapping[tuple[str, ...], Any], length: int, end: str) -> None:
-        if end != "terminal" or length < 2:
+    def _check_observation(self, block: EpisodeBlock, ends: Mapping[str, Array]) -> None:
+        paths = [path for path in block.leaves if path[0] == OBSERVATION]
+        if not all(path in block.columns for path in paths):
             return
-        size = 0
-        for path, leaf in leaves.items():
-            if path[0] == OBSERVATION:
-                if not _is_number(leaf) or leaf[-1].any():
-                    return
-                size += leaf[-1].size
-        if size > 1:
-            self._found("zero_observation", raw.name)
+        finals = [block.columns[path][block.last].reshape(len(block), -1) for path in paths]
+        if sum(final.shape[1] for final in finals) > 1:
+            is_other = np.logical_or.reduce([final.any(axis=1) for final in finals])
+            self._found("zero_observation", ends["terminal"] & (block.lengths > 1) & ~is_other)
 
-    def _check_repeats(self, raw: RawEpisode, leaves: Mapping[tuple[str, ...], Any], length: int) -> None:
+    def _check_repeats(self, block: EpisodeBlock) -> None:
         """The episode again, and steps again: by observation, action and reward."""
-        core = [leaf for path, leaf in leaves.items() if path[0] in (OBSERVATION, ACTION, REWARD)]
-        digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-        digest.update(length.to_bytes(8, "little"))
-        for leaf in core:
-            _hash_leaf(digest, leaf)
-        self._contents.add(digest.digest(), raw.name, is_digest=True)
-        if core and all(_is_number(leaf) for leaf in core):
-            # Action and reward of the last step are filler, which repeats nothing.
-            num_repeated = _count_repeats([leaf[:-1] for leaf in core])
-            if num_repeated:
-                self._repeated_steps += num_repeated
-                self._found("duplicate_steps", raw.name)
+        core = [path for path in block.leaves if path[0] in (OBSERVATION, ACTION, REWARD)]
+        parts = zip(*(block.leaves[path] for path in core), strict=True) if core else [()] * len(block)
+        for raw, length, leaves in zip(block.raws, block.lengths.tolist(), parts, strict=True):
+            self._contents.add(digest_of_columns(length, leaves), raw.name)
+        if core and all(path in block.columns for path in core):
+            repeats = rows_that_repeat([block.columns[path] for path in core])
+            # Those of another episode repeat nothing, and action and reward of the last step are filler.
+            repeats[block.first] = repeats[block.last] = False
+            num_repeated = block.count(repeats)
+            self._repeated_steps += int(num_repeated.sum())
+            self._found("duplicate_steps", num_repeated)
 
 
-class _Duplicates:
-    """Which of many things came before, found at the end: 16 bytes for each."""
-
-    def __init__(self) -> None:
-        self._digests = bytearray()
-        self._count = 0
-        self._names: dict[int, str] = {}
-
-    def add(self, content: bytes, name: str, *, is_digest: bool = False) -> None:
-        self._digests += content if is_digest else hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
-        if name != str(self._count):
-            self._names[self._count] = name
-        self._count += 1
-
-    def result(self) -> tuple[int, tuple[str, ...]]:
-        """How many came before, and the first few as `'7 = 2'`."""
-        halves = np.frombuffer(self._digests, np.uint64).reshape(-1, 2)
-        order = np.lexsort((np.arange(len(halves)), halves[:, 1], halves[:, 0]))
-        again = np.zeros([len(halves)], bool)
-        again[1:] = (halves[order][1:] == halves[order][:-1]).all(axis=1)
-        # The first of each run of equal ones, which is the earliest episode.
-        first = np.maximum.accumulate(np.where(again, 0, np.arange(len(halves)))) if len(halves) else order
-        pairs = sorted((int(order[place]), int(order[first[place]])) for place in np.flatnonzero(again)[:1000])
-        named = tuple(f"{self._name(later)} = {self._name(earlier)}" for later, earlier in pairs[:_NAMED])
-        return int(again.sum()), named
-
-    def _name(self, index: int) -> str:
-        return self._names.get(index, str(index))
-
-
-def leaves_of(nest: Any) -> dict[tuple[str, ...], Any]:
+def leaves_of(nest: Any) -> dict[Path, Any]:
     """The leaves of a nest by path."""
     return dict(leaves_with_paths(nest, ()))
-
-
-def _num_rows(leaf: Any) -> int:
-    return int(leaf.nrows()) if isinstance(leaf, tf.RaggedTensor) else len(leaf)
-
-
-def _is_number(leaf: Any) -> bool:
-    return isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufcV"
 
 
 def _is_one_number(spec: Any) -> bool:
@@ -387,36 +357,30 @@ def _is_one_number(spec: Any) -> bool:
     )
 
 
-def _all_finite(values: Array) -> bool:
+def _holds_others(leaf: Any) -> bool:
+    """Whether a column that is no array of numbers holds some that are not finite."""
+    return isinstance(leaf, tf.RaggedTensor) and not _are_finite(leaf.flat_values.numpy()).all()
+
+
+def _are_finite(values: Array) -> Array:
+    """Which of them are, bool `[...]`."""
     if values.dtype.kind == "V":  # bfloat16
         values = values.astype(np.float32)
-    return values.dtype.kind not in "fc" or bool(np.isfinite(values).all())
+    return np.isfinite(values) if values.dtype.kind in "fc" else np.ones(values.shape, bool)
 
 
 def _too_large_for_float32(values: Array) -> bool:
     if values.dtype != np.float64 or not values.size:
         return False
     magnitude = np.abs(values)
-    return bool((magnitude[np.isfinite(magnitude)] > np.finfo(np.float32).max).any())
+    return bool((magnitude[np.isfinite(magnitude)] > _LARGEST_FLOAT32).any())
 
 
-def _hash_leaf(digest: Any, leaf: Any) -> None:
-    if isinstance(leaf, tf.RaggedTensor):
-        for lengths in leaf.nested_row_lengths():
-            digest.update(lengths.numpy().tobytes())
-        leaf = leaf.flat_values.numpy()
-    if leaf.dtype.kind in "OSU":
-        values = [value if isinstance(value, bytes) else str(value).encode() for value in leaf.ravel().tolist()]
-        digest.update(np.fromiter(map(len, values), np.int64, len(values)).tobytes())
-        digest.update(b"".join(values))
-        return
-    digest.update(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8))
+def _inexact_in_float32(values: Array) -> bool:
+    if values.dtype.kind not in "iu" or not values.size:
+        return False
+    return max(int(values.max()), -int(values.min())) > _EXACT_IN_FLOAT32
 
 
-def _count_repeats(columns: Sequence[Array]) -> int:
-    """Rows that equal the row before in all columns `[n, ...]`."""
-    num_rows = len(columns[0])
-    if num_rows < 2:
-        return 0
-    flat = [column.reshape(num_rows, -1) for column in columns]
-    return int(np.count_nonzero(rows_that_hold(num_rows - 1, [(rows[1:], rows[:-1]) for rows in flat])))
+def _leave_unit_range(values: Array) -> bool:
+    return bool(values.size) and bool(values.min() < 0 or values.max() > 1)

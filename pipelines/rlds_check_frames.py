@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from replayfeed.buffers.nests import Array
 
+from .rlds_check_blocks import EpisodeBlock, Path
+
 _MIN_SIDE = 8
 _NUM_SAMPLED = 16
 _VALUES_AT_ONCE = 1 << 20
@@ -56,6 +58,28 @@ def is_still(column: Array) -> bool:
     return all(bool((rows[start : start + at_once] == rows[0]).all()) for start in range(0, num_rows, at_once))
 
 
+def are_still(block: EpisodeBlock, path: Path) -> Array:
+    """In which episodes of a block `is_still` a field, an array in each; bool `[E]`.
+
+    >>> from replayfeed.pipelines.episode_source import RawEpisode
+    >>> moves, stays = np.array([1, 2, 3]), np.array([4, 4])
+    >>> block = EpisodeBlock([RawEpisode("0", {}), RawEpisode("1", {})], {("state",): [moves, stays]}, [3, 2])
+    >>> are_still(block, ("state",)).tolist()
+    [False, True]
+    """
+    leaves, column = block.leaves[path], block.columns.get(path)
+    if column is None:
+        return np.array([is_still(leaf) for leaf in leaves])
+    # As below, of all of them at once.
+    rows = column.reshape(len(column), -1)
+    first = rows[block.first]
+    stays: Array = (rows[block.last] == first).all(axis=1)
+    stays &= (rows[block.first + block.lengths // 2] == first).all(axis=1)
+    for index in np.flatnonzero(stays).tolist():
+        stays[index] = is_still(leaves[index])
+    return stays
+
+
 def one_colour(images: Array, channels: int) -> Array:
     """Which images are of one colour, bool `[N]`; black ones are.
 
@@ -85,3 +109,16 @@ def one_colour(images: Array, channels: int) -> Array:
         # Each pixel equals the one before it: long runs of memory, however few the channels are.
         found[some] = (planes[some][:, :, step:] == planes[some][:, :, :-step]).all(axis=(1, 2))
     return found
+
+
+def num_amid_others(is_blank: Array) -> int:
+    """Images of one colour with others before and after them; a fade at either end is none.
+
+    Args:
+      is_blank: what `one_colour` tells of an episode.
+
+    >>> num_amid_others(np.array([True, False, True, True, False, True]))
+    2
+    """
+    others = np.flatnonzero(~is_blank)
+    return int(np.count_nonzero(is_blank[others[0] : others[-1]])) if others.size else 0

@@ -8,6 +8,7 @@ loses no digits where the mean is large against the deviation.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -279,7 +280,7 @@ class FieldStatistics:
         self._strings: _Strings | None = None
         self._shapes: dict[tuple[int, ...], None] = {}
         self._pending: list[Array] = []
-        self._num_pending = 0
+        self._num_pending = self._num_arrays = 0
 
     def add(self, column: Any) -> None:
         """Takes the field's values of an episode: an array `[N, ...]` or a `tf.RaggedTensor`."""
@@ -288,21 +289,23 @@ class FieldStatistics:
             self._rows = self._rows or _Moments(1)
             self._rows.add(lengths[:, np.newaxis])
             column = column.flat_values.numpy()
-        elif self._varies and len(self._shapes) < _MAX_SHAPES and len(column):
-            self._shapes.setdefault(column.shape[1:])
+        else:
+            self._see_shape(column)
         if column.dtype.kind in "OSU":
             self._strings = self._strings or _Strings()
             self._strings.add(column)
             return
-        if column.size >= _VALUES_AT_ONCE:
-            self._flush()
-            self._update(column.reshape(-1, self._width))
-            return
-        # The rows, not the values: an array of other values in each episode is one column.
-        self._pending.append(column.reshape(-1, self._width))
-        self._num_pending += column.size
-        if self._num_pending >= _VALUES_AT_ONCE or len(self._pending) >= _ARRAYS_AT_ONCE:
-            self._flush()
+        self._take(column, [len(column)])
+
+    def add_all(self, columns: Array, lengths: Iterable[int]) -> None:
+        """As `add` of each of several episodes, whose arrays of numbers are one after the other.
+
+        Args:
+          columns: `[R, ...]`.
+          lengths: steps of each episode, `R` together.
+        """
+        self._see_shape(columns)
+        self._take(columns, lengths)
 
     def result(self) -> FieldSummary:
         """Of all that was added."""
@@ -332,11 +335,40 @@ class FieldStatistics:
             histogram=self._histogram.result() if self._histogram is not None else (),
         )
 
+    def _see_shape(self, column: Array) -> None:
+        if self._varies and len(self._shapes) < _MAX_SHAPES and len(column):
+            self._shapes.setdefault(column.shape[1:])
+
+    def _take(self, columns: Array, lengths: Iterable[int]) -> None:
+        # The rows, not the values: an array of other values in each episode is one column.
+        rows = columns.reshape(-1, self._width)
+        rows_a_step = len(rows) // max(len(columns), 1)
+        start = stop = 0
+        for length in lengths:
+            begin, stop = stop, stop + length * rows_a_step
+            num_values = (stop - begin) * self._width
+            if num_values >= _VALUES_AT_ONCE:
+                self._wait(rows[start:begin])
+                self._flush()
+                self._update(rows[begin:stop])
+                start = stop
+                continue
+            self._num_pending += num_values
+            self._num_arrays += 1
+            if self._num_pending >= _VALUES_AT_ONCE or self._num_arrays >= _ARRAYS_AT_ONCE:
+                self._wait(rows[start:stop])
+                self._flush()
+                start = stop
+        self._wait(rows[start:])
+
+    def _wait(self, rows: Array) -> None:
+        if len(rows):
+            self._pending.append(rows)
+
     def _flush(self) -> None:
-        if self._pending:
-            pending = np.concatenate(self._pending) if len(self._pending) > 1 else self._pending[0]
-            self._pending, self._num_pending = [], 0
-            self._update(pending)
+        pending, self._pending, self._num_pending, self._num_arrays = self._pending, [], 0, 0
+        if pending:
+            self._update(np.concatenate(pending) if len(pending) > 1 else pending[0])
 
     def _update(self, rows: Array) -> None:
         num_rows = max(_VALUES_AT_ONCE // self._width, 1)
