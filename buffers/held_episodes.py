@@ -3,12 +3,14 @@
 A reading is one view: what the buffer held when it began. What is evicted before its turn is left out, counted in
 `stats().skipped` and logged; what is added meanwhile does not come. Frames are read a block or an episode at a time
 with the writer's lock held, so that none is torn. A table on a server has no such view: what leaves it while it is
-read may be missing, what comes may be there, and the log tells how much came.
+read may be missing, what comes may be there, and the log tells how much came. Reverb draws it in no order, so that it
+is scanned as a whole before the first episode comes; beyond 64 MB its frames wait for that in a temporary file.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -26,9 +28,11 @@ from .reverb_cuts import is_first_count, stream_of
 from .reverb_items import WholeEpisodes
 from .reverb_scan import ScannedFrames
 from .reverb_served import ServedBuffer
+from .reverb_table import ServedTable
 from .ring import FrameRing
 from .ring_buffer import RingReplayBuffer
 from .rollout import RolloutBuffer
+from .scanned_columns import SMALL_BYTES, ScannedColumns
 from .spec import DataSpec
 from .windows import Window
 
@@ -61,7 +65,15 @@ class HeldEpisode(NamedTuple):
     metadata: Mapping[str, Any] = types.MappingProxyType({})
 
 
-_Reader = Callable[[Any, np.random.Generator | None, _Tell], Iterator[HeldEpisode]]
+class _How(NamedTuple):
+    """How a buffer is read: in which order (None: the buffer's own), who is told, and where a table's frames wait."""
+
+    rng: np.random.Generator | None
+    tell: _Tell
+    temporary_folder: str | os.PathLike[str] | None
+
+
+_Reader = Callable[[Any, _How], Iterator[HeldEpisode]]
 
 
 class _Runs(NamedTuple):
@@ -74,24 +86,31 @@ class _Runs(NamedTuple):
 
 
 def held_episodes(
-    buffer: ReplayBuffer, seed: int | None = None, tell: Callable[[str], None] | None = None
+    buffer: ReplayBuffer,
+    seed: int | None = None,
+    tell: Callable[[str], None] | None = None,
+    *,
+    temporary_folder: str | os.PathLike[str] | None = None,
 ) -> Iterator[HeldEpisode]:
     """What a buffer holds, episode by episode; nothing is taken out of it, and it may be written meanwhile.
 
     The oldest comes first, stream after stream. Frames that were deleted are not given, and part what they lay in.
 
-    In memory are the episode at hand and a few MB, but for tables on a server: Reverb can only draw, so that a table
-    has to be read as a whole.
+    In memory are the episode at hand and a few MB. Of a table on a server they are what is drawn at once (some 16 MB,
+    which Reverb, TensorFlow and NumPy each have), at most 64 MB of its frames and some 60 bytes a frame: with more than
+    that, frames are in a file without a name until the reading ends.
 
     Args:
       buffer: one of this package, but for one of many agents: read its `buffer_of(policy)`.
       seed: of the order; None: the buffer's own.
       tell: called with what the log is told as well: what was lost while it was read.
+      temporary_folder: where the file for a table on a server is; None: `tempfile.gettempdir()`, as `TMPDIR` says.
 
     Raises:
       TypeError: `buffer` is none of these.
       ValueError: it is closed, or a table that cannot be scanned; the message says what is missing.
       WaitTimeoutError: the server does not answer within `timeout_s`.
+      OSError: the temporary folder is missing, cannot be written, or has no room for what the table holds.
 
     >>> import tensorflow as tf
     >>> from replayfeed.buffers import TFUniformReplayBuffer
@@ -106,12 +125,12 @@ def held_episodes(
         if tell is not None:
             tell(text)
 
-    reader = reader_of(buffer)
-    return reader(buffer, None if seed is None else np.random.default_rng(seed), tell_all)
+    rng = None if seed is None else np.random.default_rng(seed)
+    return reader_of(buffer)(buffer, _How(rng, tell_all, temporary_folder))
 
 
 def reader_of(buffer: Any) -> _Reader:
-    """What reads buffers of this one's class: `(buffer, rng, tell) -> episodes`.
+    """What reads buffers of this one's class.
 
     Raises:
       TypeError: nothing does.
@@ -143,8 +162,8 @@ def held_metadata(buffer: EpisodicReplayBuffer) -> list[Mapping[str, Any]]:
         return [dict(table.metadata(episode)) for episode in table.ids().tolist() if table.length(episode)]
 
 
-def _of_ring(buffer: RingReplayBuffer, rng: np.random.Generator | None, tell: _Tell) -> Iterator[HeldEpisode]:
-    ring, streams, num_lost = buffer._ring, buffer.batch_size, 0
+def _of_ring(buffer: RingReplayBuffer, how: _How) -> Iterator[HeldEpisode]:
+    ring, streams, rng, num_lost = buffer._ring, buffer.batch_size, how.rng, 0
     with buffer._lock:
         buffer._check_open()
         runs = _runs_of(ring, buffer._flags.is_deleted if buffer._flags.num_deleted else None)
@@ -171,15 +190,15 @@ def _of_ring(buffer: RingReplayBuffer, rng: np.random.Generator | None, tell: _T
                     buffer._spec.pack([array[rows] for array in arrays]), ids[rows], begins, bool(runs.ends[run])
                 )
         del arrays  # before the next ones are read
-    _tell_lost(buffer._usage, num_lost, tell)
+    _tell_lost(buffer._usage, num_lost, how.tell)
 
 
-def _of_rollout(buffer: RolloutBuffer, rng: np.random.Generator | None, tell: _Tell) -> Iterator[HeldEpisode]:
-    return _of_ring(buffer._frames, rng, tell)
+def _of_rollout(buffer: RolloutBuffer, how: _How) -> Iterator[HeldEpisode]:
+    return _of_ring(buffer._frames, how)
 
 
-def _of_episodes(buffer: EpisodicReplayBuffer, rng: np.random.Generator | None, tell: _Tell) -> Iterator[HeldEpisode]:
-    table, num_lost = buffer._table, 0
+def _of_episodes(buffer: EpisodicReplayBuffer, how: _How) -> Iterator[HeldEpisode]:
+    table, rng, num_lost = buffer._table, how.rng, 0
     with buffer._lock:
         buffer._check_open()
         episodes = table.ids()
@@ -199,16 +218,16 @@ def _of_episodes(buffer: EpisodicReplayBuffer, rng: np.random.Generator | None, 
         ids = frame_id(episode) + np.arange(length)
         yield HeldEpisode(buffer._spec.pack(arrays), ids, True, bool(states[index] & FINISHED), metadata=metadata)
         del arrays  # before the next ones are read
-    _tell_lost(buffer._usage, num_lost, tell)
+    _tell_lost(buffer._usage, num_lost, how.tell)
 
 
-def _of_reservoir(buffer: ReservoirReplayBuffer, rng: np.random.Generator | None, tell: _Tell) -> Iterator[HeldEpisode]:
+def _of_reservoir(buffer: ReservoirReplayBuffer, how: _How) -> Iterator[HeldEpisode]:
     num_lost = 0
     with buffer._lock:
         buffer._check_open()
         all_ids = buffer._held.in_order()[0]
-    if rng is not None:
-        rng.shuffle(all_ids)
+    if how.rng is not None:
+        how.rng.shuffle(all_ids)
     for block in _blocks(np.ones_like(all_ids), buffer._spec):
         ids = all_ids[block]
         with buffer._lock:
@@ -220,35 +239,60 @@ def _of_reservoir(buffer: ReservoirReplayBuffer, rng: np.random.Generator | None
         if held.any():
             arrays = [tensor.numpy() for tensor in buffer._storage.to_tensors(leaves)]
             yield HeldEpisode(buffer._spec.pack(arrays), ids[held], False, False, in_order=False)
-    _tell_lost(buffer._usage, num_lost, tell)
+    _tell_lost(buffer._usage, num_lost, how.tell)
 
 
-def _of_table(buffer: ServedBuffer, rng: np.random.Generator | None, tell: _Tell) -> Iterator[HeldEpisode]:
+def _of_table(buffer: ServedBuffer, how: _How) -> Iterator[HeldEpisode]:
     buffer._check_open()
-    before = _num_inserted(buffer)
-    frames = buffer._scan()
-    num_added = _num_inserted(buffer) - before
-    is_still = num_added == 0
-    if not is_still:
-        tell(
-            f"{num_added:,} items were added to table {buffer._table.name!r} while it was read: what left it meanwhile "
-            "may be missing, and what came may be there"
-        )
-    layout, kind = buffer._id_layout(), buffer._table.kind
+    layout, folder = buffer._id_layout(), how.temporary_folder
+    if folder is not None and not os.path.isdir(folder):
+        raise FileNotFoundError(f"temporary_folder {os.fspath(folder)!r} is no folder: make it, or leave it out.")
+    with ScannedColumns(layout.column_bytes, memory_bytes=SMALL_BYTES, folder=folder) as stored:
+        before = _num_inserted(buffer)
+        frames = _scanned(buffer, stored)
+        num_added = _num_inserted(buffer) - before
+        if num_added:
+            how.tell(
+                f"{num_added:,} items were added to table {buffer._table.name!r} while it was read: what left it "
+                "meanwhile may be missing, and what came may be there"
+            )
+        starts, stops, begins, ends = _table_parts(buffer._table, frames, is_still=num_added == 0)
+        order = np.arange(len(starts))
+        for index in (order if how.rng is None else how.rng.permutation(order)).tolist():
+            rows = slice(int(starts[index]), int(stops[index]))
+            # Without a variable that would keep an episode while the next one is read.
+            yield HeldEpisode(
+                buffer._spec.pack(layout.unpack_numpy(frames.columns_of(rows))),
+                frames.ids[rows],
+                bool(begins[index]),
+                bool(ends[index]),
+            )
+
+
+def _scanned(buffer: ServedBuffer, stored: ScannedColumns) -> ScannedFrames:
+    if buffer._scanner is None:
+        raise ValueError(buffer._table.why_no_scan())
+    with buffer._scan_lock:
+        return buffer._scanner.scan(buffer._streams.flushed_next_ids(), stored)
+
+
+def _table_parts(table: ServedTable, frames: ScannedFrames, *, is_still: bool) -> tuple[Array, Array, Array, Array]:
+    """Starts, stops, beginnings and ends `[E]` of the episodes of a table.
+
+    Args:
+      table: which one.
+      frames: what it holds.
+      is_still: nothing was added to it meanwhile.
+    """
+    kind = table.kind
     if isinstance(kind, WholeEpisodes):
         starts, stops = frames.items.starts, frames.items.starts + frames.items.num_after
-        begins = ends = np.full(len(starts), kind.over_long != "cut")
-    else:
-        # Frames between two that are held are held too, so that a number left out is an episode's end.
-        is_dense = is_still and buffer._table.removes_oldest and isinstance(kind, Window)
-        is_dense = is_dense and isinstance(kind, Window) and kind.stride <= kind.num_steps
-        starts, stops, begins, ends = _parts_of(frames, is_dense=is_dense)
-        ends = ends | np.asarray(layout.is_final(frames.columns[0][stops - 1]))
-    order = np.arange(len(starts))
-    for index in (order if rng is None else rng.permutation(order)).tolist():
-        rows = slice(int(starts[index]), int(stops[index]))
-        items = buffer._spec.pack(layout.unpack_numpy([column[rows] for column in frames.columns]))
-        yield HeldEpisode(items, frames.ids[rows], bool(begins[index]), bool(ends[index]))
+        whole = np.full(len(starts), kind.over_long != "cut")
+        return starts, stops, whole, whole
+    # Frames between two that are held are held too, so that a number left out is an episode's end.
+    is_dense = is_still and table.removes_oldest and isinstance(kind, Window) and kind.stride <= kind.num_steps
+    starts, stops, begins, ends = _parts_of(frames, is_dense=is_dense)
+    return starts, stops, begins, ends | frames.is_final[stops - 1]
 
 
 def _num_inserted(buffer: ServedBuffer) -> int:

@@ -130,7 +130,7 @@ class ScanPass:
 
         def plan(source: ScanPass) -> list[Array]:
             frames = source._scan()
-            words = 2 * frames.positions() + source._layout.is_final(frames.columns[0])
+            words = 2 * frames.positions() + frames.is_final
             placed = rows.place(frames, words)
             if not len(placed.starts):
                 raise EmptyBufferError(f"no {rows.told} in {len(frames.ids)} frames of the table.")

@@ -11,6 +11,8 @@ Nothing breaks when a scan is interrupted: the items that it left behind are dra
 whoever meets them goes one level lower. Two scans at once hide items from each other, so that a
 scan is done only when it has met as many items as the server says there were; until then it goes
 on, and the other one, when it is done, raises them again. Powers of two keep Reverb's sums exact.
+
+In memory are one draw, of some 16 MB, and 60 bytes a frame; the frames themselves are where the caller wants them.
 """
 
 from __future__ import annotations
@@ -20,17 +22,24 @@ import functools
 
 import numpy as np
 
+from .known_numbers import KnownNumbers
 from .nests import Array
 from .reverb_cuts import stream_of
 from .reverb_layout import NO_ID
 from .reverb_layouts import IdLayout
 from .reverb_link import ServerLink, Watch
 from .reverb_source import ItemDrawer
+from .scanned_columns import ScannedColumns
 from .windows import Placed
 
 _LEVEL_STEP = 2.0**-16
 _MAX_DRAW = 2048
 _MIN_DRAW = 64
+# Of the items of a draw; Reverb, TensorFlow and NumPy each have them once.
+_DRAW_BYTES = 16 << 20
+# How long items may be at first, as nobody knows, and by how much draws then grow.
+_LONG_ITEM_FRAMES = 1024
+_DRAW_GROWTH = 8
 _UPDATE_SIZE = 20_000
 # Below it Reverb's sums over all levels are not exact any more.
 _LOWEST_LEVEL = 2.0**-32
@@ -42,13 +51,26 @@ class ScannedFrames:
 
     Attributes:
       ids: int64 `[N]`, ascending.
-      columns: uint8 arrays `[N, bytes]`.
+      is_final: bool `[N]`, which are only final observations.
       items: the items by their drawn frames, in the same order, with `starts` as indices of frames.
+      rows: int64 `[N]`, where each frame is in `stored`.
+      stored: the frames as they were found.
     """
 
     ids: Array
-    columns: tuple[Array, ...]
+    is_final: Array
     items: Placed
+    rows: Array
+    stored: ScannedColumns
+
+    @property
+    def columns(self) -> list[Array]:
+        """All frames, in memory: uint8 arrays `[N, bytes]`."""
+        return self.columns_of(slice(None))
+
+    def columns_of(self, frames: slice) -> list[Array]:
+        """Some of the frames: uint8 arrays `[n, bytes]`."""
+        return self.stored.take(self.rows[frames])
 
     @property
     def streams(self) -> list[slice]:
@@ -82,18 +104,21 @@ class TableScanner:
         self._layout = layout
         self._burn_in = burn_in
 
-    def scan(self, next_ids: Array | None) -> ScannedFrames:
+    def scan(self, next_ids: Array | None, stored: ScannedColumns | None = None) -> ScannedFrames:
         """Everything that is held when the scan begins.
 
         Args:
           next_ids: the caller's own next ids: what it writes meanwhile is left out. What others write
             meanwhile may be in.
+          stored: where frames are kept; None: in memory.
 
         Raises:
           WaitTimeoutError: the server does not answer, or another scan does not end, within the timeout.
+          OSError: `stored` has no room.
         """
-        found: set[int] = set()
-        collected = _Collected(self._layout, self._burn_in)
+        found = KnownNumbers(np.uint64)
+        collected = _Collected(self._layout, self._burn_in, stored)
+        sizes = _DrawSizes(sum(self._layout.column_bytes))
         num_first, inserted, deleted = self._counts()
         num_needed = num_first
         watch = Watch(self._link)
@@ -101,20 +126,23 @@ class TableScanner:
         quiet = 0
         try:
             while num_needed:
-                missing = num_first - len(found) if not quiet else _MAX_DRAW
-                sample = self._drawer.draw(_draw_size(missing))
+                sample = self._drawer.draw(sizes.next(None if quiet else num_first - len(found)))
                 if sample is None:  # emptied meanwhile
                     break
                 keys, first = np.unique(sample.info.key.numpy(), return_index=True)
                 priorities = sample.info.priority.numpy()[first]
-                new = np.fromiter((key not in found for key in keys.tolist()), bool, len(keys))
+                new = ~found.contains(keys)
+                sizes.saw(int(sample.data[0].shape[1]))
                 if new.any():
-                    collected.add([column.numpy()[first[new]] for column in sample.data])
-                    found.update(keys[new].tolist())
+                    # The time is that of a wait, and not of a scan: it begins anew.
+                    watch = Watch(self._link)
+                    collected.add([column.numpy() for column in sample.data], first[new])
+                    found.add(keys[new])
                     if priorities[new].min() <= level and level > _LOWEST_LEVEL:
                         level = priorities[new].min() * _LEVEL_STEP
-                        self._set_priorities(list(found), level)
-                self._set_priorities(keys[priorities > level].tolist(), level)
+                        self._set_priorities(found.all(), level)
+                self._set_priorities(keys[priorities > level], level)
+                del sample  # before the next one is drawn
                 # With others writing there is always something new: then what was there at first is enough.
                 if new.any() and len(found) < num_first + _MAX_DRAW:
                     continue
@@ -129,7 +157,7 @@ class TableScanner:
                     "waiting"
                 )
         finally:
-            self._set_priorities(list(found), 1.0)
+            self._set_priorities(found.all(), 1.0)
         return collected.frames(next_ids)
 
     def _counts(self) -> tuple[int, int, int]:
@@ -138,49 +166,74 @@ class TableScanner:
         size, inserted = int(info.current_size), int(info.rate_limiter_info.insert_stats.completed)
         return size, inserted, inserted - size
 
-    def _set_priorities(self, keys: list[int], priority: float) -> None:
+    def _set_priorities(self, keys: Array, priority: float) -> None:
         for start in range(0, len(keys), _UPDATE_SIZE):
-            updates = dict.fromkeys(keys[start : start + _UPDATE_SIZE], priority)
+            updates = dict.fromkeys(keys[start : start + _UPDATE_SIZE].tolist(), priority)
             self._link.call(functools.partial(self._link.client.mutate_priorities, self._table, updates), "a scan")
 
 
-def _draw_size(num_missing: int) -> int:
-    """How many to draw where so many are missing: one of a few sizes, since each is traced once."""
-    return max(_MIN_DRAW, min(_MAX_DRAW, 1 << max(0, num_missing).bit_length()))
+class _DrawSizes:
+    """How many items to draw at once: one of a few numbers, since each is traced once, by what items are seen to be.
+
+    Args:
+      frame_bytes: of a frame.
+    """
+
+    def __init__(self, frame_bytes: int) -> None:
+        self._frame_bytes = frame_bytes
+        self._most = min(_MIN_DRAW, self._fitting(_LONG_ITEM_FRAMES))
+        self._longest = 0
+
+    def next(self, num_missing: int | None) -> int:
+        """How many, where so many are missing; None: nobody knows."""
+        if num_missing is None:
+            return self._most
+        return min(self._most, max(_MIN_DRAW, 1 << max(0, num_missing).bit_length()))
+
+    def saw(self, length: int) -> None:
+        """A draw came, padded to `length` frames."""
+        self._longest = max(self._longest, length)
+        self._most = min(self._fitting(self._longest), self._most * _DRAW_GROWTH)
+
+    def _fitting(self, length: int) -> int:
+        """The power of two."""
+        num = max(1, _DRAW_BYTES // max(1, self._frame_bytes * length))
+        return min(_MAX_DRAW, 1 << (num.bit_length() - 1))
 
 
 class _Collected:
     """Frames met by a scan, each kept once however many windows hold it, and where items lie in them."""
 
-    def __init__(self, layout: IdLayout, burn_in: int) -> None:
+    def __init__(self, layout: IdLayout, burn_in: int, stored: ScannedColumns | None) -> None:
         self._layout = layout
         self._burn_in = burn_in
-        self._seen: set[int] = {NO_ID}
+        self._stored = ScannedColumns(layout.column_bytes) if stored is None else stored
+        self._seen = KnownNumbers(np.int64)
         self._ids: list[Array] = []
-        self._columns: list[list[Array]] = []
+        self._is_final: list[Array] = []
         self._items: list[Array] = []
 
-    def add(self, columns: list[Array]) -> None:
-        """Columns `[n, L, bytes]` of new items."""
-        all_ids = self._layout.ids_of(columns[0])
+    def add(self, columns: list[Array], new: Array) -> None:
+        """Items `new` `[n]` of columns `[N, L, bytes]`."""
+        record, length = columns[0][new], columns[0].shape[1]
+        all_ids = self._layout.ids_of(record)
         is_real, burn_in = all_ids != NO_ID, self._burn_in
         num_before, num_after = is_real[:, :burn_in].sum(axis=1), is_real[:, burn_in:].sum(axis=1)
         self._items.append(np.stack([all_ids[:, burn_in], num_before, num_after]))
-        ids = all_ids.reshape(-1)
-        fresh = []
-        for index, frame in enumerate(ids.tolist()):
-            if frame not in self._seen:
-                self._seen.add(frame)
-                fresh.append(index)
-        self._ids.append(ids[fresh])
-        self._columns.append([column.reshape(len(ids), -1)[fresh] for column in columns])
+        ids, place = np.unique(all_ids, return_index=True)
+        fresh = ~self._seen.contains(ids) & (ids != NO_ID)
+        ids, place = ids[fresh], place[fresh]
+        self._seen.add(ids)
+        self._ids.append(ids)
+        self._is_final.append(self._layout.is_final(record.reshape(-1, record.shape[-1])[place]))
+        rows = new[place // length] * length + place % length
+        self._stored.append([column.reshape(-1, column.shape[-1])[rows] for column in columns])
 
     def frames(self, next_ids: Array | None) -> ScannedFrames:
         """All of them in order, but for what is not below `next_ids` of the same stream."""
         if not self._ids:
             nothing = np.zeros(0, np.int64)
-            columns = tuple(np.zeros([0, size], np.uint8) for size in self._layout.column_bytes)
-            return ScannedFrames(nothing, columns, Placed(nothing, nothing, nothing))
+            return ScannedFrames(nothing, nothing.astype(bool), Placed(*[nothing] * 3), nothing, self._stored)
         ids = np.concatenate(self._ids)
         order = np.argsort(ids)
         drawn, num_before, num_after = np.concatenate(self._items, axis=1)
@@ -192,9 +245,7 @@ class _Collected:
             drawn, num_before, num_after = drawn[whole], num_before[whole], num_after[whole]
         by_id = np.argsort(drawn)
         items = Placed(np.searchsorted(known, drawn[by_id]), num_before[by_id], num_after[by_id])
-        return ScannedFrames(
-            known, tuple(np.concatenate(parts)[order] for parts in zip(*self._columns, strict=True)), items
-        )
+        return ScannedFrames(known, np.concatenate(self._is_final)[order], items, order, self._stored)
 
 
 def _is_older(ids: Array, next_ids: Array) -> Array:
