@@ -11,7 +11,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "benchmarks/run.py", *arguments], cwd=REPOSITORY, capture_output=True, text=True, timeout=120
+        [sys.executable, "benchmarks/run.py", *arguments], cwd=REPOSITORY, capture_output=True, text=True, timeout=400
     )
 
 

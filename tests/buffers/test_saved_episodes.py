@@ -270,7 +270,7 @@ def test_fr_035_a_new_process_evicts_what_would_have_been_evicted_and_goes_on_wi
     buffer.set_metadata(2, {"seed": 7})
     buffer.sample(3, num_steps=2)
     buffer.save(tmp_path)
-    run = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, timeout=240)
+    run = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, timeout=400)
     assert run.returncode == 0, run.stderr
     drawn, ids, episodes, keys = json.loads(run.stdout)
     # Episode 2 had three frames, episode 3 two.

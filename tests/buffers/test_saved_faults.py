@@ -139,7 +139,7 @@ print(buffer.save(folder, step=3).step, sorted(os.listdir(folder)))
 def test_a_full_disk_is_an_error_that_leaves_older_saves_and_nothing_else(tmp_path):
     """No file may get larger than 1 MB, as if the disk were full then (27: EFBIG); later there is room."""
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
-    told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.splitlines()
+    told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=400).stdout.splitlines()
     assert told == [
         "OSError 27",
         "['step-000000000001']",

@@ -131,7 +131,7 @@ def test_fr_035_a_new_process_replaces_what_would_have_been_replaced_and_draws_w
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=400,
     )
     assert run.returncode == 0, run.stderr
     told, expected = json.loads(run.stdout), json.loads(json.dumps(names["go_on"](buffer)))

@@ -554,7 +554,7 @@ def test_fr_035_a_new_process_goes_on_with_the_same_items_priorities_and_write_p
             kept = train.serialize()
     train.deserialize(kept)
     command = [sys.executable, "-c", GO_ON + IN_A_NEW_PROCESS, str(tmp_path)]
-    told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout)
+    told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=400).stdout)
     for name, buffer in buffers.items():
         # Saved after the other process has taken the place of the files of the save before.
         report = buffer.save(tmp_path / name, step=1)

@@ -139,7 +139,7 @@ def test_fr_035_a_new_process_goes_on_with_half_a_rollout(tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=400,
     )
     assert run.returncode == 0, run.stderr
     told, expected = json.loads(run.stdout), json.loads(json.dumps(names["go_on"](buffer)))

@@ -114,7 +114,7 @@ def test_without_typer_one_sentence_says_what_to_install(run_python):
 
 def test_the_module_runs_as_a_command(folder):
     command = [sys.executable, "-m", "replayfeed.cli", "validate", str(folder), "--json"]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    process = subprocess.run(command, capture_output=True, text=True, timeout=400)
     assert process.returncode == 0, process.stderr
     assert json.loads(process.stdout)["episodes"] == 3
     assert "Traceback" not in process.stderr
@@ -174,7 +174,7 @@ def test_a_picture_that_cannot_be_written_is_told_before_anything_is_read(run, f
 def test_a_result_that_cannot_be_printed_is_told_in_one_line(folder):
     command = [sys.executable, "-m", "replayfeed.cli", "validate", str(folder), "--quiet"]
     with open("/dev/full", "w") as full:
-        process = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+        process = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=400)
     assert process.returncode == 2
     assert process.stderr.strip() == "replayfeed: the result cannot be printed: [Errno 28] No space left on device"
 

@@ -508,7 +508,7 @@ def test_a_killed_process_leaves_no_half_dataset(tmp_path, existing):
     path = tmp_path / "data"
     if existing:
         _write(_source(_columns(2)), path)
-    process = subprocess.run([sys.executable, "-c", _KILLED, os.fspath(path)], capture_output=True, timeout=120)
+    process = subprocess.run([sys.executable, "-c", _KILLED, os.fspath(path)], capture_output=True, timeout=400)
     assert process.returncode == -signal.SIGKILL
     assert path.exists() == existing
     if existing:
