@@ -194,7 +194,8 @@ def test_two_loads_do_not_share_a_journal(tmp_path):
 
 NUM_EPISODES, LENGTH = 400, 40
 
-# Episode e holds the observations 41 e, 41 e + 1, ...
+# Episode e holds the observations 41 e, 41 e + 1, ... Before episode sys.argv[3] it waits: whoever is to kill it may be
+# slower than it is.
 LOAD = f"""
 import sys
 import tensorflow as tf
@@ -206,13 +207,24 @@ dataset = tf.data.Dataset.range({NUM_EPISODES}).map(
 )
 episodes = load_rlds(dataset, layout="transition")
 with ReverbReplayBuffer(episodes.element_spec, "replay", 1, sys.argv[1]) as buffer:
+    write, left = buffer.add_sequence, int(sys.argv[3])
+
+    def add_sequence(items, **rest):
+        global left
+        if not left:
+            sys.stdin.read()
+        left -= 1
+        return write(items, **rest)
+
+    buffer.add_sequence = add_sequence
     print(fill(buffer, episodes, resume=sys.argv[2], progress=False).to_json())
 """
 
 
-def _start(address, journal):
+def _start(address, journal, *, waits_at=NUM_EPISODES):
     return subprocess.Popen(
-        [sys.executable, "-c", LOAD, address, journal],
+        [sys.executable, "-c", LOAD, address, journal, str(waits_at)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -225,7 +237,7 @@ def test_a_load_that_is_killed_goes_on_and_no_episode_is_missing(tmp_path):
     with ReplayServer([table]) as server:
         address = f"localhost:{server.port}"
         with ReverbReplayBuffer(spec, "replay", 1, address) as reader:
-            first = _start(address, str(tmp_path / "load"))
+            first = _start(address, str(tmp_path / "load"), waits_at=NUM_EPISODES * 3 // 4)
             while reader.get_table_info().current_size < NUM_EPISODES * LENGTH // 2:
                 assert first.poll() is None
             os.kill(first.pid, signal.SIGKILL)
