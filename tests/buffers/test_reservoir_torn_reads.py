@@ -22,7 +22,11 @@ from replayfeed.buffers.storage import FrameStorage
 
 TOTAL_S = float(os.environ.get("REPLAYFEED_TORN_READS_S", "20"))
 # Without protection torn rows come by the hundred a second; this is time for the first.
-UNPROTECTED_S = 20.0
+UNPROTECTED_S = 120.0
+# What a case takes longer where so little time is too short for both sides to get going; what passes takes none of it.
+PATIENCE_S = 120.0
+# Batches that are enough.
+MIN_BATCHES = 3
 
 WIDTH, BATCH = 64, 16
 # Fields of several dtypes and sizes, so that a frame lies in several records; each holds the frame's number.
@@ -130,7 +134,10 @@ SIZES = {"small": (32, 1), "large": (1024, 64)}
 def read(
     size: str, reader: Callable[[Any], Iterator[Any]], seconds: float, *, until_torn: bool = False
 ) -> tuple[int, int]:
-    """How many rows were read beside two writers, and how many of them were torn."""
+    """How many rows were read beside two writers, and how many of them were torn.
+
+    They go on for so long, and on a busy machine until the reader has read and both writers have added something.
+    """
     capacity, steps_an_add = SIZES[size]
     buffer = ReservoirReplayBuffer(SPEC, capacity, seed=1)
     buffer.add_sequence(frames(0, capacity))
@@ -139,11 +146,14 @@ def read(
     num_read = num_torn = 0
     with Traffic(buffer, steps_an_add) as traffic:
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and not (until_torn and num_torn):
+        while not (until_torn and num_torn):
+            has_begun = num_read > MIN_BATCHES * BATCH and min(traffic.added) > 0
+            if time.monotonic() >= deadline + (0 if has_begun or until_torn else PATIENCE_S):
+                break
             items, _ = next(batches)
             num_read += BATCH
             num_torn += count_torn(items)
-    assert min(traffic.added) > 0
+    assert until_torn or min(traffic.added) > 0
     return num_read, num_torn
 
 
@@ -153,7 +163,7 @@ CASES = [(size, reader) for size in SIZES for reader in READERS]
 @pytest.mark.parametrize(("size", "reader"), CASES)
 def test_fr_071_writers_and_a_reader_never_see_a_torn_row(size, reader):
     num_read, num_torn = read(size, READERS[reader], TOTAL_S / len(CASES))
-    assert num_read > 3 * BATCH
+    assert num_read > MIN_BATCHES * BATCH
     assert num_torn == 0, f"{num_torn} of {num_read}"
 
 
@@ -256,7 +266,7 @@ def test_tiny_reservoirs_are_read_and_written_without_a_standstill(capacity, rea
     next(batches)
     with Traffic(buffer, 1) as traffic:
         before, num_read = sum(traffic.added), 0
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         # Both get on: the reader has its hundred batches, and the writers some adds meanwhile.
         while num_read < 100 or sum(traffic.added) - before < 20:
             items, _ = next(batches)
