@@ -12,6 +12,9 @@ whoever meets them goes one level lower. Two scans at once hide items from each 
 scan is done only when it has met as many items as the server says there were; until then it goes
 on, and the other one, when it is done, raises them again. Powers of two keep Reverb's sums exact.
 
+Where others write meanwhile there is always more to meet, and what is met may be new: then a scan
+goes on until each item that was there at first, and still is, has been met, but for one in a million scans.
+
 In memory are one draw, of some 16 MB, and 60 bytes a frame; the frames themselves are where the caller wants them.
 """
 
@@ -19,6 +22,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
+import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,8 +47,14 @@ _DRAW_BYTES = 16 << 20
 _LONG_ITEM_FRAMES = 1024
 _DRAW_GROWTH = 8
 _UPDATE_SIZE = 20_000
+# Items that are expected to be left out where others write meanwhile.
+_MOST_UNMET = 1e-6
+# Others write too fast where so many times as many items are met as there were.
+_MOST_FOUND = 4
 # Below it Reverb's sums over all levels are not exact any more.
 _LOWEST_LEVEL = 2.0**-32
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,20 +131,20 @@ class TableScanner:
         found = KnownNumbers(np.uint64)
         collected = _Collected(self._layout, self._burn_in, stored)
         sizes = _DrawSizes(sum(self._layout.column_bytes))
-        num_first, inserted, deleted = self._counts()
-        num_needed = num_first
+        ending = _Ending(self._counts())
         watch = Watch(self._link)
         level = _LEVEL_STEP
-        quiet = 0
         try:
-            while num_needed:
-                sample = self._drawer.draw(sizes.next(None if quiet else num_first - len(found)))
+            while ending.num_first:
+                num = sizes.next(ending.num_first - len(found))
+                sample = self._drawer.draw(num)
                 if sample is None:  # emptied meanwhile
                     break
-                keys, first = np.unique(sample.info.key.numpy(), return_index=True)
+                keys, first, times = np.unique(sample.info.key.numpy(), return_index=True, return_counts=True)
                 priorities = sample.info.priority.numpy()[first]
                 new = ~found.contains(keys)
-                sizes.saw(int(sample.data[0].shape[1]))
+                ending.drew(num, times[new], _LEVEL_STEP * len(found))
+                sizes.drew(int(sample.data[0].shape[1]))
                 if new.any():
                     # The time is that of a wait, and not of a scan: it begins anew.
                     watch = Watch(self._link)
@@ -143,33 +155,100 @@ class TableScanner:
                         self._set_priorities(found.all(), level)
                 self._set_priorities(keys[priorities > level], level)
                 del sample  # before the next one is drawn
-                # With others writing there is always something new: then what was there at first is enough.
-                if new.any() and len(found) < num_first + _MAX_DRAW:
+                if new.any() and len(found) < ending.num_first:
                     continue
-                _, inserted_now, deleted_now = self._counts()
-                if not quiet and not new.any():
-                    num_needed = num_first + inserted_now - inserted
-                quiet += 1
-                if len(found) >= num_needed - (deleted_now - deleted):
+                if ending.is_reached(self._counts(), len(found), any_new=bool(new.any())):
                     break
-                watch.tell_or_raise(
-                    f"table {self._link.table!r}: {len(found)} of {num_needed} items met, another scan hides the rest; "
-                    "waiting"
-                )
+                if len(found) >= _MOST_FOUND * (ending.num_first + _MAX_DRAW):
+                    _logger.warning(
+                        "table %r is written faster than it is read: some of the %d items that it had at first may be "
+                        "missing from what was read.",
+                        self._link.table,
+                        ending.num_first,
+                    )
+                    break
+                if not new.any():
+                    watch.tell_or_raise(
+                        f"table {self._link.table!r}: {len(found)} of {ending.num_expected} items met, another scan "
+                        "hides the rest; waiting"
+                    )
         finally:
             self._set_priorities(found.all(), 1.0)
         return collected.frames(next_ids)
 
-    def _counts(self) -> tuple[int, int, int]:
-        """Items that the scan table holds, and how many were ever inserted and deleted."""
+    def _counts(self) -> _Counts:
         info = self._link.tables()[self._table]
         size, inserted = int(info.current_size), int(info.rate_limiter_info.insert_stats.completed)
-        return size, inserted, inserted - size
+        return _Counts(size, inserted, inserted - size)
 
     def _set_priorities(self, keys: Array, priority: float) -> None:
         for start in range(0, len(keys), _UPDATE_SIZE):
             updates = dict.fromkeys(keys[start : start + _UPDATE_SIZE].tolist(), priority)
             self._link.call(functools.partial(self._link.client.mutate_priorities, self._table, updates), "a scan")
+
+
+class _Counts(NamedTuple):
+    """Items that a table holds, and how many were ever inserted and deleted."""
+
+    size: int
+    inserted: int
+    deleted: int
+
+
+class _Ending:
+    """When a scan has met everything that was there when it began, and still is.
+
+    Args:
+      first: what the table held then.
+
+    Attributes:
+      num_first: the items.
+      num_expected: the items that were ever there, without as many as were deleted meanwhile.
+    """
+
+    def __init__(self, first: _Counts) -> None:
+        self.num_first = first.size
+        self.num_expected = first.size
+        self._first = first
+        # How many of the first ones are expected to be in no draw so far.
+        self._num_unmet = float(first.size)
+        self._inserted_before: int | None = None
+
+    def drew(self, num: int, times: Array, known_weight: float) -> None:
+        """`num` items were drawn, new ones `times` `[n]` each; those known before have priorities of such a sum."""
+        self._num_unmet *= _chance_of_no_draw(num, times, known_weight)
+
+    def is_reached(self, now: _Counts, num_found: int, *, any_new: bool) -> bool:
+        """Whether it is, with so many items met, after a draw with new ones or without any."""
+        num_ever = self.num_first + now.inserted - self._first.inserted
+        self.num_expected = num_ever - (now.deleted - self._first.deleted)
+        # With others writing there is always something new, of which what came since the last draws need not be met.
+        num_coming = 0 if self._inserted_before is None else 2 * (now.inserted - self._inserted_before)
+        self._inserted_before = now.inserted
+        if num_found >= num_ever:
+            return True
+        if not any_new:
+            return num_found >= self.num_expected
+        return self._num_unmet <= _MOST_UNMET and num_found >= self.num_expected - num_coming
+
+
+def _chance_of_no_draw(num: int, times: Array, known_weight: float) -> float:
+    """The chance that an item of priority 1 that is not known yet is not in a draw, as the draw itself tells.
+
+    Items that are drawn `x` times on average come once `x exp(-x)` times and never `exp(-x)` times: of all that come,
+    those that come only once are the part `exp(-x)` (Good, 1953, https://doi.org/10.1093/biomet/40.3-4.237).
+
+    Args:
+      num: how many items were drawn.
+      times: int64 `[n]`, how often each new one came.
+      known_weight: the priorities of all that are known.
+
+    >>> _chance_of_no_draw(10, np.array([1, 1, 2, 4]), 1.0), round(_chance_of_no_draw(10, np.array([], int), 1.0), 4)
+    (0.25, 0.0067)
+    """
+    if not len(times):
+        return math.exp(-num / (known_weight + 1))
+    return max(1, int(np.count_nonzero(times == 1))) / int(times.sum())
 
 
 class _DrawSizes:
@@ -184,13 +263,13 @@ class _DrawSizes:
         self._most = min(_MIN_DRAW, self._fitting(_LONG_ITEM_FRAMES))
         self._longest = 0
 
-    def next(self, num_missing: int | None) -> int:
-        """How many, where so many are missing; None: nobody knows."""
-        if num_missing is None:
+    def next(self, num_missing: int) -> int:
+        """How many, where so many are missing; 0 or less: nobody knows."""
+        if num_missing <= 0:
             return self._most
-        return min(self._most, max(_MIN_DRAW, 1 << max(0, num_missing).bit_length()))
+        return min(self._most, max(_MIN_DRAW, 1 << num_missing.bit_length()))
 
-    def saw(self, length: int) -> None:
+    def drew(self, length: int) -> None:
         """A draw came, padded to `length` frames."""
         self._longest = max(self._longest, length)
         self._most = min(self._fitting(self._longest), self._most * _DRAW_GROWTH)
