@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -39,16 +40,26 @@ class _Part(NamedTuple):
 
 
 def buffer_source(
-    buffer: ReplayBuffer, *, name: str | None = None, to_steps: ToSteps | None = None, agent: str | None = None
+    buffer: ReplayBuffer,
+    *,
+    name: str | None = None,
+    to_steps: ToSteps | None = None,
+    agent: str | None = None,
+    temporary_folder: str | os.PathLike[str] | None = None,
 ) -> EpisodeSource:
     """A buffer's contents as raw episodes, in the order in which they came, stream after stream.
 
     Nothing is taken out of the buffer, and it may be filled and drawn from meanwhile: each `read` gives what was held
     when it began, frames of one episode only together. What is evicted before its turn is left out, counted in the
     buffer's `stats().skipped`, logged, and in the report of `write_rlds`. Only the episode at hand and a few MB are in
-    memory. A table on a server is read as a whole (it must be scannable; its sampler and limiter do not notice), and
-    while others write to it, it has no one view: what leaves it before its turn is missing, what comes may be there;
-    the log and the report tell how much came.
+    memory.
+
+    A table on a server is scanned as a whole before its first episode comes, as Reverb draws in no order (it must be
+    scannable; its sampler and limiter do not notice). While others write to it, it has no one view: what leaves it
+    before its turn is missing, what comes may be there; the log and the report tell how much came. In memory are the
+    items drawn at once (16 MB, or one item if that is larger, which Reverb, TensorFlow and NumPy each have), some 60
+    bytes a frame, and at most 64 MB of frames: those of a larger table are in a temporary file, uncompressed, of which
+    nothing is left when the reading ends, or the process.
 
     Episode metadata always has `partial`, True where the beginning was evicted or never stored (then `is_first` is
     False throughout) or where the episode goes on or its final observation is missing (then `is_last` is False
@@ -74,6 +85,8 @@ def buffer_source(
       to_steps: frames `[T, ...]` of one episode to step columns `[N + 1, ...]`, where `data_spec` is none of the
         layouts of `load_rlds`.
       agent: only this one's lives.
+      temporary_folder: where that file is, on a disk and not in memory, with room for all frames; None:
+        `tempfile.gettempdir()`, which the environment's `TMPDIR` sets.
 
     Raises:
       TypeError: the buffer's episodes cannot be read; the message says what to give instead.
@@ -81,6 +94,8 @@ def buffer_source(
       ValueError: a reservoir of single frames that are no transitions.
       ValueError: a table that cannot be scanned; the message says what is missing.
       ValueError: there is no such agent, or agents whose steps differ and none is named.
+
+    Reading raises `OSError` where the temporary folder is missing, cannot be written, or has no room.
 
     >>> from replayfeed.buffers import TFUniformReplayBuffer
     >>> number, flag = tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.bool)
@@ -112,6 +127,9 @@ def buffer_source(
 
     told: list[str] = []
 
+    def held_in(part: _Part, seed: int | None) -> Iterator[HeldEpisode]:
+        return held_episodes(part.buffer, seed, told.append, temporary_folder=temporary_folder)
+
     def read(seed: int | None) -> Iterator[RawEpisode]:
         numbers = itertools.count()
         told.clear()
@@ -129,9 +147,7 @@ def buffer_source(
 
         # Without a variable that would keep an episode while the next one is read.
         return itertools.chain.from_iterable(
-            itertools.chain.from_iterable(
-                map(functools.partial(raw_episodes, part), held_episodes(part.buffer, seed, told.append))
-            )
+            itertools.chain.from_iterable(map(functools.partial(raw_episodes, part), held_in(part, seed)))
             for part in parts
             if set(part.specs) & set(chosen)
         )

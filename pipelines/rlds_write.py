@@ -61,7 +61,8 @@ def write_rlds(
     after an error, nothing is there. The order of the files, and in them, is that of the
     source; TFDS itself reads several files in turn unless it is told
     `ReadConfig(interleave_cycle_length=1)`. In memory are the episode at hand, as arrays and as
-    bytes, and what the source reads ahead.
+    bytes, and what the source reads ahead; of a buffer what `buffer_source` tells. The frames of a
+    large table on a server wait in a temporary file, in the folder of `path`, until all is written.
 
     Args:
       source: `Episodes` of `load_rlds` (those that its rules let through, without what they drop),
@@ -98,6 +99,7 @@ def write_rlds(
       ValueError: a field is of a kind that TFDS cannot keep; the message names it.
       ValueError: an episode does not match the source's specs, or is too large; the message names it.
       ValueError: there are no episodes, which TFDS could not read.
+      OSError: the disk has no room.
 
     >>> import tempfile
     >>> from replayfeed.pipelines.rlds_read import load_rlds
@@ -110,7 +112,7 @@ def write_rlds(
     ...     sorted(os.listdir(path)), again, report.steps
     (['dataset_info.json', 'features.json', 'mine-train.tfrecord-00000-of-00001'], [[0, 1]], 3)
     """
-    sources = _splits(source, split)
+    sources = _splits(source, split, os.path.dirname(os.path.realpath(path)))
     check_splits(list(sources))
     settings = DatasetSettings(
         name=name, file_format=file_format, description=description, citation=citation, version=version
@@ -164,18 +166,22 @@ def write_rlds(
 # -- arguments ---------------------------------------------------------------------------------
 
 
-def _splits(source: Writable | Mapping[str, Writable], split: str) -> dict[str, EpisodeSource]:
+def _splits(source: Writable | Mapping[str, Writable], split: str, temporary_folder: str) -> dict[str, EpisodeSource]:
     if not isinstance(source, Mapping):
-        return {split: episode_source_of(source)}
+        return {split: episode_source_of(source, temporary_folder)}
     if split != "train":
         raise ValueError(f"split={split!r} is for one source; a mapping of splits to sources names them all.")
     if not source:
         raise ValueError("source is a mapping of no splits.")
-    return {name: episode_source_of(one) for name, one in source.items()}
+    return {name: episode_source_of(one, temporary_folder) for name, one in source.items()}
 
 
-def episode_source_of(source: Writable) -> EpisodeSource:
+def episode_source_of(source: Writable, temporary_folder: str | None = None) -> EpisodeSource:
     """Whatever episodes can be written from, as an `EpisodeSource`.
+
+    Args:
+      source: see `write_rlds`.
+      temporary_folder: of a buffer, see `buffer_source`.
 
     Raises:
       TypeError: `source` is none of these.
@@ -186,7 +192,7 @@ def episode_source_of(source: Writable) -> EpisodeSource:
     if isinstance(source, Episodes):
         return source.as_source()
     if isinstance(source, ReplayBuffer):
-        return buffer_source(source)
+        return buffer_source(source, temporary_folder=temporary_folder)
     if isinstance(source, tf.data.Dataset | str | os.PathLike):
         return open_source(source, fields="all")
     raise TypeError(
