@@ -103,7 +103,7 @@ def start_from_newest(
 def _tell_or_raise(folder: pathlib.Path, damaged: Sequence[str], config: CheckpointConfig) -> None:
     """Refuses to begin empty in place of what is damaged; or says so, where that is wanted."""
     listed = "\n  ".join(damaged)
-    what = f"checkpoint_dir {folder}: all {len(damaged)} checkpoints that were complete are damaged:\n  {listed}"
+    what = f"checkpoint_dir {folder}: every checkpoint that was complete is damaged:\n  {listed}"
     if config.on_damaged == "error":
         raise ValueError(
             f"{what}\nWays out: put back what is missing, or what was changed, from a copy; give on_damaged='empty' to "
