@@ -49,7 +49,8 @@ class MultiAgentReplayBuffer(AgentDraws, SavedAgents, ReplayBuffer):
 
     `save` keeps all buffers as of one moment of all agents, and `restore` takes over all or none. Agents and policies
     are known by their names, in whatever order they are given. Settings are named after the policy whose buffer has
-    them (`wolf.max_length`; in lockstep `moments.max_length`). Tables are saved by their server.
+    them (`wolf.max_length`; in lockstep `moments.max_length`). Tables are saved by their server; in a
+    `tf.train.Checkpoint` is which checkpoint of it the rest goes with.
 
     Args:
       data_specs: by agent the nest of `tf.TensorSpec` of its frames; they may differ between policies.
