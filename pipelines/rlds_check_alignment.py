@@ -138,24 +138,24 @@ class AlignmentEvidence:
     ) -> None:
         first, last = block.first, block.last
         inner = block.lengths - 2
-        zero = rows_that_are_zero(columns)
-        inner_zeros = block.count(zero) - zero[first] - zero[last]
         # Of an episode of one step there is no second row; it is no long one either.
         second, last_but_one = first + (block.lengths > 1), last - (block.lengths > 1)
-        self._place(field, _FIRST, "zero", "").add(
-            is_long, zero[first] | _are_nan(columns, first), inner_zeros, inner, zero[second]
-        )
+        zero = rows_that_are_zero(columns)
+        inner_zeros = block.count(zero) - zero[first] - zero[last]
+        at_first = np.array([is_long, zero[first] | _are_nan(columns, first), inner_zeros, inner, zero[second]])
+        self._place(field, _FIRST, "zero", "").add(at_first, is_long)
         counted = {end: is_long & where for end, where in ends.items() if (is_long & where).any()}
         if not counted:
             return
-        last_zero = zero[last] | _are_nan(columns, last)
         repeat = rows_that_repeat(columns)
         inner_repeats = block.count(repeat) - repeat[first] - repeat[last]
+        seen = {
+            "zero": np.array([is_long, zero[last] | _are_nan(columns, last), inner_zeros, inner, zero[last_but_one]]),
+            "repeat": np.array([is_long, repeat[last], inner_repeats, inner, repeat[last_but_one]]),
+        }
         for end, where in counted.items():
-            self._place(field, _LAST, "zero", end).add(where, last_zero, inner_zeros, inner, zero[last_but_one])
-            self._place(field, _LAST, "repeat", end).add(
-                where, repeat[last], inner_repeats, inner, repeat[last_but_one]
-            )
+            for kind in _KINDS:
+                self._place(field, _LAST, kind, end).add(seen[kind], where)
 
     def _place(self, field: str, where: str, kind: str, end: str) -> _Place:
         return self._places.setdefault((field, where, kind, end), _Place())
@@ -174,13 +174,20 @@ class _Place:
     inner: int = 0
     neighbour_filler: int = 0
 
-    def add(self, where: Array, is_filler: Array, inner_filler: Array, inner: Array, neighbour_filler: Array) -> None:
-        """Takes those episodes `where`, of `[E]`."""
-        self.episodes += int(np.count_nonzero(where))
-        self.filler += int(np.count_nonzero(is_filler & where))
-        self.inner_filler += int(inner_filler[where].sum())
-        self.inner += int(inner[where].sum())
-        self.neighbour_filler += int(np.count_nonzero(neighbour_filler & where))
+    def add(self, seen: Array, where: Array) -> None:
+        """Takes some episodes of many.
+
+        Args:
+          seen: int64 `[5, E]`, of each episode: 1, whether the place is filler there, how many of the others look like
+            filler, how many others there are, and whether its neighbour looks so.
+          where: those that count, bool `[E]`.
+        """
+        episodes, filler, inner_filler, inner, neighbour_filler = (seen @ where).tolist()
+        self.episodes += episodes
+        self.filler += filler
+        self.inner_filler += inner_filler
+        self.inner += inner
+        self.neighbour_filler += neighbour_filler
 
     def is_filler(self) -> bool | None:
         if self.filler < _MIN_SHARE * self.episodes:

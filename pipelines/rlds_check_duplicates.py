@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 import xxhash
 
 _NUM_NAMED = 5
@@ -79,7 +78,7 @@ def digest_of_columns(num_steps: int, leaves: Iterable[Any]) -> bytes:
     """
     digest = xxhash.xxh3_128(num_steps.to_bytes(8, "little"))
     for leaf in leaves:
-        if isinstance(leaf, tf.RaggedTensor):
+        if not isinstance(leaf, np.ndarray):
             for lengths in leaf.nested_row_lengths():
                 digest.update(lengths.numpy().tobytes())
             leaf = leaf.flat_values.numpy()

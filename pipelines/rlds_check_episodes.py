@@ -174,7 +174,7 @@ class EpisodeChecks:
 
     def _found(self, check: str, where: Array, field: str = "") -> None:
         """Keeps where, bool `[E]`, a check found something."""
-        self._here.extend((index, check, field) for index in np.flatnonzero(where).tolist())
+        self._here.extend((index, check, field) for index in where.nonzero()[0].tolist())
 
     def _tell(self, block: EpisodeBlock) -> Array:
         """Counts what was found in a block, an episode after the other."""
@@ -218,7 +218,7 @@ class EpisodeChecks:
         is_terminal = terminal[block.last]
         ends = {"terminal": is_terminal, "truncated": ~is_terminal & ~is_cut}
         for kind, where in (*ends.items(), ("cut", ~is_terminal & is_cut)):
-            self._end(kind, [block.raws[index] for index in np.flatnonzero(where).tolist()])
+            self._end(kind, [block.raws[index] for index in where.nonzero()[0].tolist()])
         return ends
 
     def _check_values(self, block: EpisodeBlock) -> None:

@@ -133,8 +133,10 @@ class ExpandingHistogram:
             values = np.where(usable, values, self._start[:, np.newaxis])
         self._cover(lowest, highest)
         width = np.where(self._width > 0, self._width, 1.0)
-        places = (values - self._start[:, np.newaxis]) / width[:, np.newaxis]
-        bins = np.clip(places, 0, _NUM_BINS - 1).astype(np.int64)
+        places = values - self._start[:, np.newaxis]
+        places /= width[:, np.newaxis]
+        # None is below the first bin; the greatest may be on the last one's upper edge.
+        bins = np.minimum(places, _NUM_BINS - 1, out=places).astype(np.int64)
         bins += (np.arange(len(self._start)) * _NUM_BINS)[:, np.newaxis]
         counted = bins.ravel() if usable is None else bins[usable]
         self._counts += np.bincount(counted, minlength=self._counts.size).reshape(self._counts.shape)
