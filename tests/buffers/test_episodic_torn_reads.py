@@ -4,7 +4,6 @@ Tests in which writers are met on purpose have twins without the second look, in
 REPLAYFEED_TORN_READS_S is the time that all long cases take together (20 s), shared among them equally.
 """
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,9 +18,8 @@ from replayfeed.buffers.episode_pages import EpisodePages
 from replayfeed.buffers.episode_sampler import EpisodeSampler
 from replayfeed.buffers.storage import FrameStorage
 
-TOTAL_S = float(os.environ.get("REPLAYFEED_TORN_READS_S", "20"))
-# What a case takes longer where so little time is too short for both sides to get going; what passes takes none of it.
-PATIENCE_S = 120.0
+from .traffic import PATIENCE_S, TOTAL_S, Traffic
+
 # Batches that are enough.
 MIN_BATCHES = 3
 
@@ -58,41 +56,21 @@ def count_torn(items: Any, info: Any) -> int:
     return int((torn.any(1) | runs.any(1)).sum())
 
 
-class Traffic:
-    """Two writers that never rest while the block lasts: whole episodes of many lengths, and a stream."""
+def traffic_in(buffer: EpisodicReplayBuffer) -> Traffic:
+    """Whole episodes of many lengths, and a stream."""
+    rngs = [np.random.default_rng(writer) for writer in (0, 1)]
 
-    def __init__(self, buffer: EpisodicReplayBuffer) -> None:
-        self.buffer = buffer
-        self.added = [0, 0]
-        self.errors: list[BaseException] = []
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(one,), daemon=True) for one in (0, 1)]
+    def add(writer: int, added: int) -> int:
+        num_steps = int(rngs[writer].integers(3, 9))
+        items = frames(1 + added, num_steps)
+        if writer == 0:
+            buffer.extend([items])
+        else:
+            ends = np.arange(num_steps)[None] == num_steps - 1
+            buffer.add_sequence(tf.nest.map_structure(lambda leaf: leaf[None], items), end_of_episode=ends)
+        return num_steps
 
-    def __enter__(self) -> "Traffic":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(60)
-        assert not self.errors and not any(thread.is_alive() for thread in self._threads), self.errors
-
-    def _run(self, writer: int) -> None:
-        try:
-            rng = np.random.default_rng(writer)
-            while not self._stop.is_set():
-                num_steps = int(rng.integers(3, 9))
-                items = frames(1 + self.added[writer], num_steps)
-                if writer == 0:
-                    self.buffer.extend([items])
-                else:
-                    ends = np.arange(num_steps)[None] == num_steps - 1
-                    self.buffer.add_sequence(tf.nest.map_structure(lambda leaf: leaf[None], items), end_of_episode=ends)
-                self.added[writer] += num_steps
-        except BaseException as error:
-            self.errors.append(error)
+    return Traffic(add)
 
 
 def build() -> EpisodicReplayBuffer:
@@ -138,7 +116,7 @@ def read(reader: Callable[..., Iterator[Any]], arguments: dict[str, Any], second
     batches = reader(buffer, arguments)
     next(batches)
     num_read = num_torn = 0
-    with Traffic(buffer) as traffic:
+    with traffic_in(buffer) as traffic:
         deadline = time.monotonic() + seconds
         while True:
             has_begun = num_read > MIN_BATCHES * BATCH and min(traffic.added) > 0

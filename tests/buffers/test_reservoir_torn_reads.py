@@ -5,8 +5,6 @@ item. Each test that finds nothing has a twin in which the second look at the id
 found. REPLAYFEED_TORN_READS_S is the time that all long cases take together (20 s), shared among them equally.
 """
 
-import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,11 +18,8 @@ from replayfeed.buffers.reservoir_rule import Kept, ReservoirRule
 from replayfeed.buffers.reservoir_sampler import ReservoirSampler
 from replayfeed.buffers.storage import FrameStorage
 
-TOTAL_S = float(os.environ.get("REPLAYFEED_TORN_READS_S", "20"))
-# Without protection torn rows come by the hundred a second; this is time for the first.
-UNPROTECTED_S = 120.0
-# What a case takes longer where so little time is too short for both sides to get going; what passes takes none of it.
-PATIENCE_S = 120.0
+from .traffic import PATIENCE_S, TOTAL_S, UNPROTECTED_S, Traffic
+
 # Batches that are enough.
 MIN_BATCHES = 3
 
@@ -96,35 +91,12 @@ READERS = {
 }
 
 
-class Traffic:
-    """Two writers that never rest while the block lasts."""
+def traffic_in(buffer: ReservoirReplayBuffer, steps_an_add: int) -> Traffic:
+    def add(writer: int, added: int) -> int:
+        buffer.add_sequence(frames(added, steps_an_add))
+        return steps_an_add
 
-    def __init__(self, buffer: ReservoirReplayBuffer, steps_an_add: int) -> None:
-        self.added = [0, 0]
-        self.errors: list[BaseException] = []
-        self._buffer = buffer
-        self._steps = steps_an_add
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._write, args=(writer,), daemon=True) for writer in (0, 1)]
-
-    def __enter__(self) -> "Traffic":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(60)
-        assert not self.errors and not any(thread.is_alive() for thread in self._threads), self.errors
-
-    def _write(self, writer: int) -> None:
-        try:
-            while not self._stop.is_set():
-                self._buffer.add_sequence(frames(self.added[writer], self._steps))
-                self.added[writer] += self._steps
-        except BaseException as error:
-            self.errors.append(error)
+    return Traffic(add)
 
 
 # Rows of the reservoir, and frames an add.
@@ -144,7 +116,7 @@ def read(
     batches = reader(buffer)
     next(batches)
     num_read = num_torn = 0
-    with Traffic(buffer, steps_an_add) as traffic:
+    with traffic_in(buffer, steps_an_add) as traffic:
         deadline = time.monotonic() + seconds
         while not (until_torn and num_torn):
             has_begun = num_read > MIN_BATCHES * BATCH and min(traffic.added) > 0
@@ -264,7 +236,7 @@ def test_tiny_reservoirs_are_read_and_written_without_a_standstill(capacity, rea
     buffer.add_sequence(frames(0, capacity))
     batches = READERS[reader](buffer)
     next(batches)
-    with Traffic(buffer, 1) as traffic:
+    with traffic_in(buffer, 1) as traffic:
         before, num_read = sum(traffic.added), 0
         deadline = time.monotonic() + 300
         # Both get on: the reader has its hundred batches, and the writers some adds meanwhile.

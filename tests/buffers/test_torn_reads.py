@@ -6,7 +6,6 @@ that all long cases take together (20 s), shared among them equally.
 """
 
 import dataclasses
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,11 +26,8 @@ from replayfeed.buffers import (
 from replayfeed.buffers.ring_sampler import RingSampler
 from replayfeed.buffers.ring_starts import WindowStarts
 
-TOTAL_S = float(os.environ.get("REPLAYFEED_TORN_READS_S", "20"))
-# Without protection torn rows come by the thousand a second (benchmarks/README.md); this is time for the first.
-UNPROTECTED_S = 120.0
-# What a case takes longer where so little time is too short for both sides to get going; what passes takes none of it.
-PATIENCE_S = 120.0
+from .traffic import PATIENCE_S, TOTAL_S, UNPROTECTED_S, Traffic
+
 # Batches of each reader that are enough.
 MIN_BATCHES = 10
 
@@ -154,39 +150,12 @@ def function_batches(buffer: ReplayBuffer, ring: Ring) -> Iterator[Any]:
 READERS = {"sample": sample_batches, "as_dataset": dataset_batches, "sample in a tf.function": function_batches}
 
 
-class Traffic:
-    """Two writers that never rest, as long as the block lasts.
+def traffic_in(buffer: ReplayBuffer, ring: Ring) -> Traffic:
+    def add(writer: int, added: int) -> int:
+        ring.add(buffer, writer, added)
+        return ring.steps_an_add
 
-    Attributes:
-      added: frames that each writer has added.
-    """
-
-    def __init__(self, buffer: ReplayBuffer, ring: Ring) -> None:
-        self.added = [0, 0]
-        self.errors: list[BaseException] = []
-        self._buffer = buffer
-        self._ring = ring
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._write, args=(writer,), daemon=True) for writer in (0, 1)]
-
-    def __enter__(self) -> "Traffic":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(60)
-        assert not self.errors and not any(thread.is_alive() for thread in self._threads)
-
-    def _write(self, writer: int) -> None:
-        try:
-            while not self._stop.is_set():
-                self._ring.add(self._buffer, writer, self.added[writer])
-                self.added[writer] += self._ring.steps_an_add
-        except BaseException as error:
-            self.errors.append(error)
+    return Traffic(add)
 
 
 def read(
@@ -226,7 +195,7 @@ def read(
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(index,)) for index in (0, 1)]
-    with Traffic(buffer, ring) as traffic:
+    with traffic_in(buffer, ring) as traffic:
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -359,7 +328,7 @@ def test_tiny_rings_are_read_and_written_without_a_standstill(num_streams, max_l
     buffer = ring.build()
     batches = READERS[reader](buffer, ring)
     next(batches)
-    with Traffic(buffer, ring) as traffic:
+    with traffic_in(buffer, ring) as traffic:
         before, num_read = sum(traffic.added), 0
         deadline = time.monotonic() + 300
         # Both get on: the readers have their hundred batches, and the writers some adds meanwhile.
