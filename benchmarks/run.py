@@ -115,14 +115,22 @@ def main() -> int:
     if not chosen:
         print(f"--only {arguments.only!r} matches none of: {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
-    result: dict[str, Any] = {"machine": report.machine(), "quick": arguments.quick, "rows": [], "failures": {}}
+    result: dict[str, Any] = {
+        "machine": report.machine(),
+        "quick": arguments.quick,
+        "rows": [],
+        "failures": {},
+        "seconds": {},
+    }
     start = time.monotonic()
     for index, name in enumerate(chosen):
-        print(f"[{time.monotonic() - start:4.0f} s] {index + 1}/{len(chosen)} {name}", file=sys.stderr, flush=True)
+        begun = time.monotonic()
+        print(f"[{begun - start:4.0f} s] {index + 1}/{len(chosen)} {name}", file=sys.stderr, flush=True)
         try:
             result["rows"] += _in_own_process(name, quick=arguments.quick)
         except _BenchmarkError as error:
             result["failures"][name] = str(error)
+        result["seconds"][name] = round(time.monotonic() - begun, 1)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(result, indent=1) + "\n")
     print(report.table(result))

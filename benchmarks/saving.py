@@ -18,7 +18,7 @@ import numpy as np
 from measure import Bar, Contender, Scale, Timed, interleave, row
 from numpy_peers import NumpyRing, copy_bandwidth
 from saving_data import empty_buffer, full_buffer, num_pixel_frames
-from saving_files import FreshFolder, forget, prepared, read_arrays, write_arrays, write_plainly
+from saving_files import FreshFolder, forget, read_arrays, write_arrays, write_plainly
 from saving_peers import Elsewhere
 from workloads import FRAMES, W1, Workload
 
@@ -27,45 +27,49 @@ _SYNCED, _UNSYNCED, _CHECKED = "np.save, fsynced", "np.save, not fsynced", "np.s
 _LOADED, _LOADED_CHECKED = "np.load", "np.load and zlib.crc32"
 _PLAIN, _COPY = "one file in pieces, fsynced", "memory copy"
 _MEGABYTE = 1e6
-# A call is a tenth of a second, or seconds for pixels.
-_W1_REPEATS, _PIXELS_REPEATS = 9, 5
+# A call with gigabytes of pixels takes seconds.
+_PIXELS_REPEATS = 3
 
 
 def saving_save_w1(scale: Scale) -> list[dict[str, Any]]:
-    return [_saving(W1, scale.w1_capacity, _calls(scale, _W1_REPEATS))]
+    return [_saving(W1, scale.w1_capacity, scale, limits=True)]
 
 
 def saving_save_pixels(scale: Scale) -> list[dict[str, Any]]:
-    return [_saving(FRAMES, num_pixel_frames(scale.num_frames), _calls(scale, _PIXELS_REPEATS))]
+    return [_saving(FRAMES, num_pixel_frames(scale.num_frames), _fewer(scale), limits=False)]
 
 
 def saving_restore_w1(scale: Scale) -> list[dict[str, Any]]:
-    return _restoring(W1, scale.w1_capacity, _calls(scale, _W1_REPEATS))
+    return _restoring(W1, scale.w1_capacity, scale)
 
 
 def saving_restore_pixels(scale: Scale) -> list[dict[str, Any]]:
-    return _restoring(FRAMES, num_pixel_frames(scale.num_frames), _calls(scale, _PIXELS_REPEATS))
+    return _restoring(FRAMES, num_pixel_frames(scale.num_frames), _fewer(scale))
 
 
-def _saving(workload: Workload, capacity: int, scale: Scale) -> dict[str, Any]:
+def _saving(workload: Workload, capacity: int, scale: Scale, *, limits: bool) -> dict[str, Any]:
+    """Ours beside NumPy and other libraries, with `limits` also beside what disk, checksum and memory take."""
     megabytes = capacity * workload.frame_bytes / _MEGABYTE
     with _folder() as folder, Elsewhere(workload, capacity, folder) as elsewhere:
         buffer, arrays = full_buffer(workload, capacity), NumpyRing(workload, capacity).arrays
-        source, target = copy_bandwidth(capacity * workload.frame_bytes)
 
         def writing(name: str, write: Callable[[pathlib.Path], Any]) -> Contender:
             fresh = FreshFolder(folder, name)
-            return prepared(name, fresh.renew, lambda: write(fresh.path), megabytes)
+            return Contender(name, lambda: write(fresh.path), megabytes, prepare=fresh.renew)
 
         contenders: list[Timed] = [
             writing(OURS, buffer.save),
             writing(_SYNCED, lambda path: write_arrays(path, arrays, sync=True)),
             writing(_UNSYNCED, lambda path: write_arrays(path, arrays, sync=False)),
-            writing(_CHECKED, lambda path: write_arrays(path, arrays, sync=True, check=True)),
-            writing(_PLAIN, lambda path: write_plainly(path, source)),
-            Contender(_COPY, lambda: np.copyto(target, source), megabytes),
             *elsewhere.contenders("save"),
         ]
+        if limits:
+            source, target = copy_bandwidth(capacity * workload.frame_bytes)
+            contenders += [
+                writing(_CHECKED, lambda path: write_arrays(path, arrays, sync=True, check=True)),
+                writing(_PLAIN, lambda path: write_plainly(path, source)),
+                Contender(_COPY, lambda: np.copyto(target, source), megabytes),
+            ]
         samples = interleave(contenders, scale)
     measure = f"save, {_told(workload, capacity)}"
     bars = [Bar(_SYNCED, 0.5), Bar(_UNSYNCED, 0.5, aim=True), *_at_least_as_fast(contenders)]
@@ -112,14 +116,17 @@ class _Saved:
             self.loaded.append(empty_buffer(self.workload, self.capacity))
             self._forget_or_not(self.ours, cold=cold)
 
-        return prepared(OURS, prepare, lambda: self.loaded[0].restore(self.ours), megabytes)
+        return Contender(OURS, lambda: self.loaded[0].restore(self.ours), megabytes, prepare=prepare)
 
     def loading(self, name: str, megabytes: float, *, cold: bool, check: bool) -> Contender:
         def prepare() -> None:
             self.loaded.clear()
             self._forget_or_not(self.numpy, cold=cold)
 
-        return prepared(name, prepare, lambda: self.loaded.extend(read_arrays(self.numpy, check=check)), megabytes)
+        def load() -> None:
+            self.loaded.extend(read_arrays(self.numpy, check=check))
+
+        return Contender(name, load, megabytes, prepare=prepare)
 
     def _forget_or_not(self, folder: pathlib.Path, *, cold: bool) -> None:
         if cold:
@@ -139,9 +146,8 @@ def _at_least_as_fast(contenders: Sequence[Timed]) -> list[Bar]:
     return [Bar(name, 1, aim=True) for name in others]
 
 
-def _calls(scale: Scale, repeats: int) -> Scale:
-    """Windows of one call each (`saving_files.prepared`), of peers in other processes one after a warm-up."""
-    return dataclasses.replace(scale, repeats=min(scale.repeats, repeats), window_s=0.0)
+def _fewer(scale: Scale) -> Scale:
+    return dataclasses.replace(scale, repeats=min(scale.repeats, _PIXELS_REPEATS))
 
 
 def _told(workload: Workload, capacity: int) -> str:

@@ -23,7 +23,7 @@ from replayfeed.buffers import TFUniformReplayBuffer
 
 _FIRST, _SECOND = "first save", "second save, after 1 % new frames"
 _ALONE, _SAVING, _NUMPY_SAVING = "no save", "another thread saves", "another thread writes the same with np.save"
-_REPEATS = 7
+_REPEATS, _PIXELS_REPEATS = 7, 3
 _PICTURES, _PICTURE = 5_000, (84, 84)
 _MEGABYTE = 1e6
 
@@ -74,14 +74,14 @@ def saving_size(scale: Scale) -> list[dict[str, Any]]:
 
 
 def saving_adds_w1(scale: Scale) -> list[dict[str, Any]]:
-    return _adding(W1, scale.w1_capacity, scale)
+    return _adding(W1, scale.w1_capacity, scale, _REPEATS)
 
 
 def saving_adds_pixels(scale: Scale) -> list[dict[str, Any]]:
-    return _adding(FRAMES, num_pixel_frames(scale.num_frames) // 2, scale)
+    return _adding(FRAMES, num_pixel_frames(scale.num_frames) // 2, scale, _PIXELS_REPEATS)
 
 
-def _adding(workload: Workload, capacity: int, scale: Scale) -> list[dict[str, Any]]:
+def _adding(workload: Workload, capacity: int, scale: Scale, most_repeats: int) -> list[dict[str, Any]]:
     """Frames a second of one thread while another one saves, and the longest that a single add took."""
     buffer, arrays = full_buffer(workload, capacity), NumpyRing(workload, capacity).arrays
     with tempfile.TemporaryDirectory() as folder:
@@ -91,7 +91,7 @@ def _adding(workload: Workload, capacity: int, scale: Scale) -> list[dict[str, A
             _Adding(_SAVING, buffer, workload, ours, lambda: buffer.save(ours.path)),
             _Adding(_NUMPY_SAVING, buffer, workload, numpys, lambda: write_arrays(numpys.path, arrays, sync=True)),
         ]
-        samples = interleave(contenders, dataclasses.replace(scale, repeats=min(scale.repeats, _REPEATS)))
+        samples = interleave(contenders, dataclasses.replace(scale, repeats=min(scale.repeats, most_repeats)))
     rates = {name: {"values": one["values"]} for name, one in samples.items()}
     # Without the first round, as all that is measured.
     longest = {one.name: {"values": one.longest_ms[1:]} for one in contenders}

@@ -5,27 +5,15 @@ Nothing here needs root: pages of a file that is on the disk are given back by `
 
 from __future__ import annotations
 
-import itertools
 import os
 import pathlib
 import shutil
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import numpy as np
-from measure import Contender
 
 _CHUNK_BYTES = 2**20
-
-
-def prepared(name: str, prepare: Callable[[], Any], work: Callable[[], Any], units: float) -> Contender:
-    """A contender for windows of no length (`Scale.window_s` 0): what would warm up prepares, then one call is timed.
-
-    Each save needs a place of its own, and each restore an empty buffer, which shall not count.
-    """
-    following = itertools.cycle((prepare, work)).__next__
-    return Contender(name, lambda: following()(), units)
 
 
 class FreshFolder:

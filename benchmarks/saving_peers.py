@@ -14,7 +14,7 @@ from peers.processes import PeerError, PeerProcess, Peers
 from peers.worker import Experience
 from workloads import FRAMES, Workload
 
-# TF-Agents takes a block in one add, a frame of each of so many streams, and 0.1 s for it whatever its size.
+# TF-Agents takes a block in one add, a frame of each of so many streams: a million frames are fifty adds.
 _BLOCK, _BLOCK_OF_PIXELS = 20_000, 1_000
 _MEGABYTE = 1e6
 

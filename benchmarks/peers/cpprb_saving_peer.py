@@ -12,6 +12,8 @@ from worker import Buffer, Experience, serve
 
 
 class CpprbSaving(Buffer):
+    calls_are_long = True
+
     def __init__(self, experience: Experience, capacity: int) -> None:
         super().__init__(experience, capacity)
         fields = {name: {"shape": leaf.shape[1:] or 1, "dtype": leaf.dtype} for name, leaf in experience.frames.items()}

@@ -108,8 +108,9 @@ FRAME_PEERS: Mapping[str, Peer] = types.MappingProxyType(
 RLLIB_AGENTS = dataclasses.replace(PEERS["rllib"], script="rllib_agents_peer.py")
 
 # To files and back: other buffers, in the environments of the same peers.
-CPPRB_SAVING = dataclasses.replace(PEERS["cpprb"], script="cpprb_saving_peer.py", max_items=200_000)
-REVERB_SAVING = dataclasses.replace(PEERS["reverb"], script="reverb_saving_peer.py")
+# Their pace does not depend on how many items they hold, and with these a save takes half a second.
+CPPRB_SAVING = dataclasses.replace(PEERS["cpprb"], script="cpprb_saving_peer.py", max_items=100_000)
+REVERB_SAVING = dataclasses.replace(PEERS["reverb"], script="reverb_saving_peer.py", max_items=20_000)
 # In a process of its own: threads of TensorFlow go on for a while after it saved.
 TF_AGENTS_SAVING = Peer("TF-Agents, tf.train.Checkpoint", "tf_agents_saving_peer.py")
 

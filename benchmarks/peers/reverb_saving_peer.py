@@ -17,6 +17,8 @@ _PENDING = 20
 
 
 class ReverbSaving(Buffer):
+    calls_are_long = True
+
     def __init__(self, experience: Experience, capacity: int) -> None:
         super().__init__(experience, capacity)
         self._folder = tempfile.mkdtemp()

@@ -13,6 +13,8 @@ from worker import Buffer, Experience, serve
 
 
 class TfAgentsSaving(Buffer):
+    calls_are_long = True
+
     def __init__(self, experience: Experience, capacity: int) -> None:
         super().__init__(experience, capacity)
         data_spec = {name: tf.TensorSpec(leaf.shape[1:], leaf.dtype, name) for name, leaf in experience.frames.items()}

@@ -81,7 +81,8 @@ class Experience:
         length = len(next(iter(self.frames.values())))
         for start in range(0, num_items, length):
             num = min(length, num_items - start)
-            td_errors = self.td_errors.take(np.arange(start, start + num), mode="wrap")
+            # Not `take` with mode="wrap": it subtracts the length as often as it fits, for each index again.
+            td_errors = self.td_errors[np.arange(start, start + num) % len(self.td_errors)]
             yield {name: leaf[:num] for name, leaf in self.frames.items()}, td_errors
 
     def steps(self, num: int = 200) -> list[tuple[Block, float]]:
@@ -111,9 +112,11 @@ class Buffer(abc.ABC):
 
     Attributes:
       units: batches or items of one call of a contest, where that is not one.
+      calls_are_long: a window is one call, and nothing warms up but the one call by which a contest is tried.
     """
 
     units: Mapping[str, int] = types.MappingProxyType({})
+    calls_are_long = False
 
     def __init__(self, experience: Experience, capacity: int) -> None:
         self.experience, self.capacity = experience, capacity
@@ -165,9 +168,10 @@ class _Worker:
     def prepare(self, contest: str) -> dict[str, Any]:
         if self._buffer is None:
             raise RuntimeError("prepare before fill")
-        call = self._buffer.contests()[contest]()
-        self._contenders[contest] = Contender(contest, call, self._buffer.units.get(contest, 1))
-        for _ in range(3):
+        call, is_long = self._buffer.contests()[contest](), self._buffer.calls_are_long
+        units, prepare = self._buffer.units.get(contest, 1), (lambda: None) if is_long else None
+        self._contenders[contest] = Contender(contest, call, units, prepare=prepare)
+        for _ in range(1 if is_long else 3):
             call()
         return {}
 

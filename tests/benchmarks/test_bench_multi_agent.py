@@ -1,30 +1,9 @@
-import json
-import pathlib
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
-
-def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "benchmarks/run.py", *arguments], cwd=REPOSITORY, capture_output=True, text=True, timeout=400
-    )
-
-
-@pytest.fixture
-def worker(monkeypatch):
-    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
-    import peers.worker
-
-    return peers.worker
-
-
-def test_every_measure_of_many_agents_has_a_benchmark():
-    assert set(bench("--list").stdout.split()) >= {
+def test_every_measure_of_many_agents_has_a_benchmark(benchmark_names):
+    assert benchmark_names >= {
         "multi_agent_add",
         "multi_agent_sample",
         "multi_agent_as_dataset",
@@ -51,11 +30,8 @@ def test_every_measure_of_many_agents_has_a_benchmark():
         ),
     ],
 )
-def test_many_agents_are_held_against_single_buffers(tmp_path, name, measure, against, bound):
-    output = tmp_path / "report.json"
-    done = bench("--quick", "--only", name, "--output", str(output))
-    assert done.returncode == 0, done.stderr
-    rows = {row["measure"]: row for row in json.loads(output.read_text())["rows"]}
+def test_many_agents_are_held_against_single_buffers(quick_rows, name, measure, against, bound):
+    rows = {row["measure"]: row for row in quick_rows(name)}
     assert set(rows) == {measure, measure.replace("one environment", "16 environments")}
     for row in rows.values():
         assert row["unit"] == "moments/s"
@@ -65,7 +41,8 @@ def test_many_agents_are_held_against_single_buffers(tmp_path, name, measure, ag
         assert (bar["against"], bar["bound"], bar["aim"]) == (against, bound, False)
 
 
-def test_moments_give_each_agent_a_frame_of_its_own(worker):
+def test_moments_give_each_agent_a_frame_of_its_own(benchmark_module):
+    worker = benchmark_module("peers.worker")
     experience = worker.Experience({"reward": np.arange(8, dtype=np.float32)}, 3, np.ones(8, np.float32))
     moments = experience.moments(2)
     assert [{agent: float(step["reward"]) for agent, step in moment.items()} for moment in moments] == [
@@ -74,14 +51,10 @@ def test_moments_give_each_agent_a_frame_of_its_own(worker):
     ]
 
 
-def test_without_rllib_ours_is_measured_and_rllib_is_named(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
-    import measure
-    import multi_agent
-    import peers.environments
-
-    monkeypatch.setattr(peers.environments, "FOLDER", tmp_path)
-    (row,) = multi_agent.multi_agent_prioritized_rllib(measure.QUICK)
+def test_without_rllib_ours_is_measured_and_rllib_is_named(benchmark_module, monkeypatch, tmp_path):
+    monkeypatch.setattr(benchmark_module("peers.environments"), "FOLDER", tmp_path)
+    quick = benchmark_module("measure").QUICK
+    (row,) = benchmark_module("multi_agent").multi_agent_prioritized_rllib(quick)
     assert set(row["contenders"]) == {"replayfeed"}
     assert row["bars"] == []
     assert row["not_measured"] == {"RLlib 2.60.0": "no environment; make bench-peers makes it"}

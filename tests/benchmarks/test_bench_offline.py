@@ -1,30 +1,14 @@
-import json
-import pathlib
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-
-
-def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "benchmarks/run.py", *arguments], cwd=REPOSITORY, capture_output=True, text=True, timeout=400
-    )
-
 
 @pytest.fixture
-def offline_data(monkeypatch):
-    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
-    import offline_data
-
-    return offline_data
+def offline_data(benchmark_module):
+    return benchmark_module("offline_data")
 
 
-def test_every_measure_of_offline_data_has_a_benchmark():
-    assert set(bench("--list").stdout.split()) >= {
+def test_every_measure_of_offline_data_has_a_benchmark(benchmark_names):
+    assert benchmark_names >= {
         "offline_floats",
         "offline_served",
         "offline_served_episodes",
@@ -41,11 +25,8 @@ def test_every_measure_of_offline_data_has_a_benchmark():
     }
 
 
-def test_a_check_is_held_against_reading_and_stands_beside_the_bytes_alone(tmp_path):
-    output = tmp_path / "report.json"
-    done = bench("--quick", "--only", "offline_validate", "--output", str(output))
-    assert done.returncode == 0, done.stderr
-    row, opened_before = json.loads(output.read_text())["rows"]
+def test_a_check_is_held_against_reading_and_stands_beside_the_bytes_alone(quick_rows):
+    row, opened_before = quick_rows("offline_validate")
     assert row["measure"] == "validate_rlds, floats, 1,000 steps"
     assert row["unit"] == "steps/s"
     reading = "TFDS SkipDecoding, thrown away"
@@ -56,11 +37,8 @@ def test_a_check_is_held_against_reading_and_stands_beside_the_bytes_alone(tmp_p
     assert set(opened_before["contenders"]) == {"replayfeed, opened before", f"{reading}, opened before"}
 
 
-def test_what_a_load_takes_at_most_is_told_without_the_buffer_itself(tmp_path):
-    output = tmp_path / "report.json"
-    done = bench("--quick", "--only", "offline_memory_fill_pixels", "--output", str(output))
-    assert done.returncode == 0, done.stderr
-    (row,) = json.loads(output.read_text())["rows"]
+def test_what_a_load_takes_at_most_is_told_without_the_buffer_itself(quick_rows):
+    (row,) = quick_rows("offline_memory_fill_pixels")
     assert row["unit"] == "MB"
     # 298 transitions of two pictures of 7,056 bytes, 6 floats of action, reward, discount, and two flags.
     assert "4 MB of it the buffer's" in row["note"]

@@ -1,5 +1,4 @@
 import pathlib
-import subprocess
 import sys
 
 import numpy as np
@@ -31,13 +30,10 @@ def contender(fake, contest):
 
 
 @pytest.fixture
-def peers(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import peers.environments
-    import peers.processes
-    import peers.worker
-
-    return peers
+def peers(benchmark_module):
+    for name in ("environments", "processes", "worker"):
+        benchmark_module(f"peers.{name}")
+    return benchmark_module("peers")
 
 
 @pytest.fixture
@@ -98,11 +94,8 @@ def test_a_missing_environment_has_a_reason(peers, tmp_path, monkeypatch):
     assert peers.environments.python_of("reverb") == pathlib.Path(sys.executable)
 
 
-def test_a_row_names_what_was_not_measured(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import measure
-    import report
-
+def test_a_row_names_what_was_not_measured(benchmark_module):
+    measure, report = benchmark_module("measure"), benchmark_module("report")
     samples = {"ours": {"values": [2.0, 2.0], "cpu_us": [1.0, 1.0], "others": [0.0, 0.0]}}
     row = measure.row("draw", "batches/s", "ours", samples, [], not_measured={"Fake 1.0": "no wheel"})
     printed = report.table({"machine": report.machine(), "rows": [row], "failures": {}})
@@ -110,11 +103,8 @@ def test_a_row_names_what_was_not_measured(monkeypatch):
     assert [cell.strip() for cell in line.split("|")[1:4]] == ["draw", "Fake 1.0", "not measured: no wheel"]
 
 
-def test_every_measure_of_prioritized_replay_has_a_benchmark():
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "run.py"), "--list"], capture_output=True, text=True, timeout=400
-    )
-    assert set(done.stdout.split()) >= {
+def test_every_measure_of_prioritized_replay_has_a_benchmark(benchmark_names):
+    assert benchmark_names >= {
         "prioritized_sample",
         "prioritized_as_dataset",
         "prioritized_draw",

@@ -1,31 +1,16 @@
-import json
 import os
-import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-
-
-def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "benchmarks/run.py", *arguments], cwd=REPOSITORY, capture_output=True, text=True, timeout=400
-    )
-
 
 @pytest.fixture
-def saving_files(monkeypatch):
-    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
-    import saving_files
-
-    return saving_files
+def saving_files(benchmark_module):
+    return benchmark_module("saving_files")
 
 
-def test_every_measure_of_saving_has_a_benchmark():
-    assert set(bench("--list").stdout.split()) >= {
+def test_every_measure_of_saving_has_a_benchmark(benchmark_names):
+    assert benchmark_names >= {
         "saving_save_w1",
         "saving_restore_w1",
         "saving_save_pixels",
@@ -44,11 +29,8 @@ def test_every_measure_of_saving_has_a_benchmark():
     }
 
 
-def test_a_save_takes_as_many_bytes_as_there_are_frames(tmp_path):
-    output = tmp_path / "report.json"
-    done = bench("--quick", "--only", "saving_size", "--output", str(output))
-    assert done.returncode == 0, done.stderr
-    one, full = json.loads(output.read_text())["rows"]
+def test_a_save_takes_as_many_bytes_as_there_are_frames(quick_rows):
+    one, full = quick_rows("saving_size")
     assert one["measure"] == "bytes on the disk, 1 of 5,000 frames of 84x84 uint8"
     assert one["unit"] == "MB"
     # A frame is 7,056 bytes, 5,000 are 35.28 MB.
@@ -57,14 +39,11 @@ def test_a_save_takes_as_many_bytes_as_there_are_frames(tmp_path):
     assert [bar["met"] for row in (one, full) for bar in row["bars"]] == [True, True]
 
 
-def test_a_restore_is_held_against_numpy_and_other_libraries_with_the_files_cached_and_not(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
-    import measure
-    import peers.environments
-    import saving
-
-    monkeypatch.setattr(peers.environments, "FOLDER", tmp_path)
-    cached, uncached = saving.saving_restore_w1(measure.QUICK)
+def test_a_restore_is_held_against_numpy_and_other_libraries_with_the_files_cached_and_not(
+    benchmark_module, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(benchmark_module("peers.environments"), "FOLDER", tmp_path)
+    cached, uncached = benchmark_module("saving").saving_restore_w1(benchmark_module("measure").QUICK)
     told = "restore into a new buffer, W1, 10,000 frames, 2 MB, files"
     assert [cached["measure"], uncached["measure"]] == [
         f"{told} in the kernel's cache",
@@ -80,11 +59,15 @@ def test_a_restore_is_held_against_numpy_and_other_libraries_with_the_files_cach
     assert cached["not_measured"] == {"cpprb 11.0.0": "no environment; make bench-peers makes it"}
 
 
-def test_what_prepares_a_call_is_not_timed(saving_files):
+def test_what_prepares_a_call_is_not_timed(benchmark_module):
+    """And a window is one call, however short it is."""
     done = []
-    contender = saving_files.prepared("ours", lambda: done.append("prepare"), lambda: done.append("work"), 2.0)
-    assert contender.window(0.0)["values"] > 0
-    assert done == ["prepare", "work"]
+    contender = benchmark_module("measure").Contender(
+        "ours", lambda: done.append("work"), 2.0, prepare=lambda: done.append("prepare")
+    )
+    for _ in range(2):
+        assert contender.window(0.25)["values"] > 0
+    assert done == ["prepare", "work"] * 2
 
 
 def test_a_file_with_two_names_counts_once(saving_files, tmp_path):
