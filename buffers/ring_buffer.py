@@ -12,30 +12,25 @@ import numpy as np
 import tensorflow as tf
 
 from .adds import Adds
-from .base import BufferInfo, EmptyBufferError, Ids, Items, ReplayBuffer
+from .base import BufferInfo, Ids, Items, ReplayBuffer
 from .callbacks import call_weakly
 from .counts import check_count, check_parallel_calls
-from .eligible_starts import EligibleStarts
 from .episode_ends import EpisodeRule, FinalFrame
 from .equal_frames import EqualFrames
-from .frame_flags import FrameFlags, StartPredicate
+from .frame_flags import StartPredicate
 from .graph_seeds import GraphSeeds
-from .mass_index import MassIndex
 from .memory import check_capacity_fits, copy_to_tensor
 from .nests import Array, Nest
 from .priorities import DEFAULT_EPS, check_keys
-from .prioritized_starts import PrioritizedStarts
 from .priority_updates import apply_update
 from .ring import FrameRing
-from .ring_contents import check_held, count_windows, nothing_eligible
+from .ring_contents import check_held, count_windows
 from .ring_dataset import Weigh, random_dataset, sample_info
+from .ring_kinds import RingKinds
 from .ring_passes import PassPlanner, pass_dataset
 from .ring_sampler import Drawn, RingSampler
 from .ring_settings import check_ring_settings, check_ring_sizes
-from .ring_starts import WindowStarts
-from .ring_writer import RingListener, RingWriter
-from .sampled_frames import SampledFrames
-from .sampled_starts import SampledStarts
+from .ring_writer import RingWriter
 from .sampler_choice import UNIFORM_RULE, DrawRule
 from .saved_ring import SavedRing
 from .spec import DataSpec, ItemChecker
@@ -51,7 +46,7 @@ _SAMPLER_BYTES = 42
 _SAMPLE_STREAM, _DATASET_STREAM, _GRAPH_STREAM = 0, 1, 2
 
 
-class RingReplayBuffer(SavedRing, ReplayBuffer):
+class RingReplayBuffer(RingKinds, SavedRing, ReplayBuffer):
     """Keeps the newest `max_length` frames of each stream; its classes say how windows are drawn.
 
     The frames lie in NumPy memory that TensorFlow reads without a copy: adds cost what an
@@ -98,34 +93,16 @@ class RingReplayBuffer(SavedRing, ReplayBuffer):
         self._writer = RingWriter(self._rule, self._ring, self._storage, self._usage, self._lock, predicate)
         checker = ItemChecker(self._spec, int(batch_size), cast=cast)
         self._adds = Adds(self._spec, checker, int(batch_size), self._writer)
-        self._listener: RingListener | None = None
-        # Where streams go apart and draws are uniform.
-        self._equal: EqualFrames | None = None
-        self._flags = FrameFlags(capacity, int(batch_size))
-        # Whether draws heed the flags: from the beginning with a predicate, else from the first `delete` on.
-        self._heeds_flags = predicate is not None
-        if self._heeds_flags:
-            self._writer.flag(self._flags)
-        self._draw_rule = rule
-        # What knows of each frame for the sake of samplers, and for each kind of window what is drawn through one.
-        self._frames: SampledFrames | None = None
-        self._sampled: dict[Window, SampledStarts] = {}
-        # Held while kinds of windows are made known, never by a draw or an add.
-        self._kinds_lock = threading.RLock()
+        self._begin_kinds(rule, int(min_size_to_sample), heeds_flags=predicate is not None)
         # Draws made together are a batch, and not several.
         self._stratified = False
         self._closed = self._is_traced = False
         self._drop_remainder = bool(dataset_drop_remainder)
         self._window_shift = dataset_window_shift
-        self._min_size = int(min_size_to_sample)
         self._seed = seed
         self._rng = np.random.default_rng(None if seed is None else [seed, _SAMPLE_STREAM])
         self._num_seeds = 0
         self._graph_seeds = GraphSeeds(None if seed is None else [seed, _GRAPH_STREAM])
-        self._samplers: dict[Window | None, RingSampler] = {}
-        self._eligible: list[EligibleStarts] = []
-        if not rule.is_plain:
-            self._known_frames()  # priorities count from the first frame on
         # Sizes of the last sample, and the tensors of its info that are the same for all samples of these sizes.
         self._constants: tuple[tuple[int, int, int | None], tuple[tf.Tensor, tf.Tensor, tf.Tensor]] | None = None
 
@@ -514,11 +491,6 @@ class RingReplayBuffer(SavedRing, ReplayBuffer):
         if self._listener is not None:
             self._listener.start_again()
 
-    def _listen(self, listener: RingListener) -> None:
-        """Tells `listener` of what comes and goes from now on."""
-        self._listener = listener
-        self._writer.listen(listener)
-
     def _weigh(self, sample_batch_size: int | None) -> Weigh | None:
         """What gives the weights of batches of this size in graphs; None: they are 1."""
         return None
@@ -550,20 +522,6 @@ class RingReplayBuffer(SavedRing, ReplayBuffer):
     def _forget(self, ids: Array) -> None:
         """Lets go of what is kept of these frames `[n]`, which were deleted; the writer's lock is held."""
 
-    def _heed_flags(self) -> None:
-        """Makes all draws heed the flags, those of graphs made before too."""
-        with self._kinds_lock:
-            self._check_open()
-            with self._lock:
-                self._writer.flag(self._flags)
-                for starts in self._eligible:
-                    starts.heed(self._flags)
-            self._heeds_flags = True
-            for window, sampler in self._samplers.items():
-                if not isinstance(sampler.starts, EligibleStarts):
-                    sampler.starts.replace(self._sampled_starts(window or Window(1)))
-            self._flags.tell_graphs()
-
     def _tell_sampler(self, keys: Array, priorities: Array) -> int:
         """Sets raw priorities, where draws heed them; returns how many keys are gone."""
         if self._draw_rule.is_uniform:
@@ -586,96 +544,6 @@ class RingReplayBuffer(SavedRing, ReplayBuffer):
         if sample_batch_size is None:
             sampled = tf.nest.map_structure(lambda tensor: tf.squeeze(tensor, 0), sampled)
         return self._spec.pack(sampled[0]), sampled[1]
-
-    def _sampler(self, window: Window | None) -> RingSampler:
-        sampler = self._samplers.get(window)
-        if sampler is None:
-            self._check_open()
-            with self._kinds_lock:
-                sampler = self._samplers.get(window) or self._new_sampler(window)
-            if window is not None and window.length > 1 and window.boundaries == "exclude":
-                self._rule.expect_windows()
-        return sampler
-
-    def _new_sampler(self, window: Window | None) -> RingSampler:
-        starts = self._window_starts(window or Window(1))
-        if isinstance(starts, EligibleStarts) and starts not in self._eligible:
-            with self._lock:
-                self._eligible.append(starts)
-                if self._heeds_flags:
-                    starts.heed(self._flags)
-        sampler = self._samplers[window] = RingSampler(self._ring, self._storage, window, self._lock, starts)
-        return sampler
-
-    def _sampled_starts(self, window: Window) -> SampledStarts:
-        """Draws where windows of this kind start: through a sampler."""
-        starts = self._sampled.get(window)
-        if starts is not None:
-            return starts
-        rule = self._draw_rule
-        if rule.only_one_kind and self._sampled:
-            raise ValueError(
-                f"sampler={rule.name} already draws {next(iter(self._sampled))}: one object serves one kind of window, "
-                f"and {window} is another; give a function that makes one, such as its class."
-            )
-        starts = SampledStarts(
-            self._ring,
-            window,
-            self._lock,
-            self._nothing_eligible,
-            min_size=self._min_size,
-            final_observations=self._rule.has_final_observations,
-            rule=rule,
-            priorities=self._known_frames().priorities,
-        )
-        with self._lock:
-            if self._heeds_flags:
-                starts.heed(self._flags)
-            self._known_frames().add_kind(starts)
-            if starts not in self._eligible:
-                self._eligible.append(starts)
-        self._sampled[window] = starts
-        return starts
-
-    def _known_frames(self) -> SampledFrames:
-        """What knows of each frame for the sake of samplers, from the first call on."""
-        if self._frames is None:
-            self._frames = SampledFrames(self._ring)
-            self._listen(self._frames)
-        return self._frames
-
-    def _window_starts(self, window: Window) -> WindowStarts:
-        """Draws where windows of this kind start."""
-        if self._equal is not None:
-            return self._equal_starts(window, self._equal)
-        if self._heeds_flags or not self._draw_rule.is_plain:
-            return self._sampled_starts(window)
-        return WindowStarts(
-            self._ring,
-            window,
-            self._lock,
-            self._nothing_eligible,
-            min_size=self._min_size,
-            final_observations=self._rule.has_final_observations,
-            flags=self._flags,
-        )
-
-    def _equal_starts(self, window: Window, equal: EqualFrames) -> PrioritizedStarts:
-        starts = PrioritizedStarts(
-            self._ring,
-            window,
-            self._lock,
-            self._nothing_eligible,
-            min_size=self._min_size,
-            final_observations=self._rule.has_final_observations,
-            index=MassIndex(self._ring.capacity, tracks_least=False, tracks_largest=False),
-        )
-        with self._lock:
-            equal.add_kind(starts)
-        return starts
-
-    def _nothing_eligible(self, window: Window) -> EmptyBufferError:
-        return nothing_eligible(type(self).__name__, self._ring, self._flags, window, self._min_size)
 
     def _plans(self, window: Window, shift: int | None, epochs: int | None, *, keep_short: bool) -> tf.data.Dataset:
         planner = PassPlanner(
