@@ -39,6 +39,8 @@ class Settings:
     steps: int = 64
     cast: bool = False
     end_of_episode_fn: Callable[[Any], Any] | None = None
+    # How long a served buffer waits: short only where a test waits for that to end.
+    patience_s: float = 30.0
 
 
 def _local(spec: Any, settings: Settings) -> ReplayBuffer:
@@ -70,7 +72,7 @@ def _served(spec: Any, settings: Settings) -> ReplayBuffer:
         batch_size=settings.batch_size,
         max_size=settings.steps * settings.batch_size,
         sequence_length=settings.num_steps,
-        timeout_s=1.0,
+        timeout_s=settings.patience_s,
         cast=settings.cast,
         end_of_episode_fn=settings.end_of_episode_fn,
     )
@@ -86,7 +88,7 @@ def _served_prioritized(spec: Any, settings: Settings) -> ReplayBuffer:
         initial="max",
         tracks_least=True,
         weight_norm="buffer",
-        timeout_s=1.0,
+        timeout_s=settings.patience_s,
         cast=settings.cast,
         end_of_episode_fn=settings.end_of_episode_fn,
     )

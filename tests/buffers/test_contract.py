@@ -674,7 +674,7 @@ def test_gather_all_includes_final_observations(make):
 @pytest.mark.parametrize("num_steps", [None, 2])
 @pytest.mark.by_streams
 def test_sampling_an_empty_buffer_is_an_error_never_a_hang(make, num_steps):
-    buffer = make(COUNTER, num_steps=num_steps or 1)
+    buffer = make(COUNTER, num_steps=num_steps or 1, patience_s=1.0)
     with pytest.raises(EmptyBufferError) as error:
         buffer.sample(4, num_steps)
     assert isinstance(error.value, ValueError) and isinstance(error.value, tf.errors.InvalidArgumentError)
@@ -687,7 +687,7 @@ def test_sampling_an_empty_buffer_is_an_error_never_a_hang(make, num_steps):
 @pytest.mark.by_streams
 def test_a_window_longer_than_any_episode_is_an_error_never_filler(make):
     """FR-007, T13."""
-    buffer = make(COUNTER, num_steps=5)
+    buffer = make(COUNTER, num_steps=5, patience_s=1.0)
     for t in range(10):
         buffer.add_batch(np.array([t]), end_of_episode=np.array([t % 2 == 1]))
     with pytest.raises(EmptyBufferError):

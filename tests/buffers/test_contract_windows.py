@@ -30,15 +30,15 @@ WITH_FINAL_OBSERVATIONS = {**SPEC, "is_last": tf.TensorSpec([], tf.bool)}
 STEPS = 200
 
 
-def _local(spec: Any, batch_size: int, window: Window) -> ReplayBuffer:
+def _local(spec: Any, batch_size: int, window: Window, patience_s: float) -> ReplayBuffer:
     return TFUniformReplayBuffer(spec, batch_size, STEPS, seed=5)
 
 
-def _episodic(spec: Any, batch_size: int, window: Window) -> ReplayBuffer:
+def _episodic(spec: Any, batch_size: int, window: Window, patience_s: float) -> ReplayBuffer:
     return EpisodicReplayBuffer(spec, 100, batch_size=batch_size, seed=5)
 
 
-def _served(spec: Any, batch_size: int, window: Window) -> ReplayBuffer:
+def _served(spec: Any, batch_size: int, window: Window, patience_s: float) -> ReplayBuffer:
     return ReverbReplayBuffer.local(
         spec,
         batch_size=batch_size,
@@ -47,7 +47,7 @@ def _served(spec: Any, batch_size: int, window: Window) -> ReplayBuffer:
         burn_in=window.burn_in,
         stride=window.stride,
         short=window.short,
-        timeout_s=2.0,
+        timeout_s=patience_s,
     )
 
 
@@ -64,12 +64,15 @@ OVER_AGENTS = {
 def make(
     request: pytest.FixtureRequest, one_agent: Callable[[MultiAgentReplayBuffer], ReplayBuffer]
 ) -> Iterator[Callable[..., ReplayBuffer]]:
-    """`make(spec, window, batch_size=1)`: a buffer that can give such windows."""
+    """`make(spec, window, batch_size=1)`: a buffer that can give such windows.
+
+    `patience_s` is how long a served one waits: short only where a test waits for that to end.
+    """
     built: list[ReplayBuffer] = []
 
-    def build(spec: Any, window: Window, batch_size: int = 1) -> ReplayBuffer:
+    def build(spec: Any, window: Window, batch_size: int = 1, patience_s: float = 30.0) -> ReplayBuffer:
         if request.param in BACKENDS:
-            built.append(BACKENDS[request.param](spec, batch_size, window))
+            built.append(BACKENDS[request.param](spec, batch_size, window, patience_s))
         else:
             mode, make_buffer = OVER_AGENTS[request.param]
             agents = MultiAgentReplayBuffer({"a": spec}, {"a": "p"}, make_buffer, mode=mode, batch_size=batch_size)
@@ -243,7 +246,7 @@ def test_fr_002_burn_in_never_shows_another_episode(make):
 
 @pytest.mark.parametrize("window", [Window(5), Window(5, burn_in=3, stride=2)])
 def test_fr_007_no_legal_window_is_an_error_with_the_numbers(make, window):
-    buffer = make(SPEC, window)
+    buffer = make(SPEC, window, patience_s=3.0)
     write(buffer, [[2] * 5])
     with pytest.raises(EmptyBufferError, match="no window of 5 frames: .*5 episodes, longest 2"):
         buffer.sample(3, window=window)

@@ -130,7 +130,7 @@ def items_of_the_observer(steps: list[Trajectory], **arguments: Any) -> list[lis
 
 def items_of_ours(steps: list[Trajectory], **arguments: Any) -> list[list[int]]:
     spec = tf.nest.map_structure(lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), steps[0])
-    with ReverbReplayBuffer.local(spec, max_size=100, timeout_s=5.0, **arguments) as buffer:
+    with ReverbReplayBuffer.local(spec, max_size=100, timeout_s=30.0, **arguments) as buffer:
         for step in steps:
             buffer.add_batch(tf.nest.map_structure(lambda leaf: leaf[None], step))
         window = Window(arguments["sequence_length"], stride=arguments["stride"], short=arguments["short"])
@@ -177,7 +177,7 @@ def test_shorter_windows_of_an_observers_table_are_all_drawn_with_their_chance()
     table = reverb.Table("t", reverb.selectors.Uniform(), reverb.selectors.Fifo(), 100, reverb.rate_limiters.MinSize(1))
     server = reverb.Server([table])
     spec = tf.nest.map_structure(lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), steps[0])
-    with ReverbReplayBuffer(spec, "t", 4, local_server=server, timeout_s=5.0) as buffer:
+    with ReverbReplayBuffer(spec, "t", 4, local_server=server, timeout_s=30.0) as buffer:
         observer = reverb_utils.ReverbAddTrajectoryObserver(buffer.py_client, "t", 4, stride_length=4)
         for step in steps:
             observer(step)
@@ -197,7 +197,7 @@ def test_windows_of_items_that_differ_in_length_are_drawn_and_no_chance_is_told(
         "t", reverb.selectors.Uniform(), reverb.selectors.Fifo(), 9, reverb.rate_limiters.MinSize(1), 0, (), signature
     )
     server = reverb.Server([table])
-    with ReverbReplayBuffer(spec, "t", None, local_server=server, timeout_s=5.0) as buffer:
+    with ReverbReplayBuffer(spec, "t", None, local_server=server, timeout_s=30.0) as buffer:
         observer = reverb_utils.ReverbAddEpisodeObserver(buffer.py_client, "t", max_sequence_length=50)
         for length in (1, 5):
             for step in trajectories(length):

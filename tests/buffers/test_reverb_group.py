@@ -200,7 +200,7 @@ def test_a_table_of_whole_episodes_beside_windows():
 
 
 def test_fr_093_each_item_of_a_queue_once_and_then_waiting():
-    with ReverbTableGroup.local(NUMBER, [queue("queue", NUMBER, 10)], timeout_s=1.0) as group:
+    with ReverbTableGroup.local(NUMBER, [queue("queue", NUMBER, 10)], timeout_s=3.0) as group:
         group.add_sequence([[1, 2, 3]])
         assert group["queue"].sample(3)[0].numpy().tolist() == [1, 2, 3]
         assert len(group["queue"]) == 0
@@ -282,10 +282,10 @@ def test_new_items_of_one_table_get_its_greatest_priority():
 def test_a_full_queue_keeps_nobody_else_from_items_and_is_named():
     """Three of 20 items fit into the queue; all 20 are in the other table."""
     tables = [queue("queue", NUMBER, 3), TableConfig("replay", NUMBER, 100)]
-    with ReverbTableGroup.local(NUMBER, tables, timeout_s=1.0) as group:
+    with ReverbTableGroup.local(NUMBER, tables, timeout_s=3.0) as group:
         group.add_sequence(np.arange(20)[None])
         # While the queue holds items back a read gives pending ones a moment only: the server takes what it takes.
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while len(group["replay"]) < 20:
             assert time.monotonic() < deadline, f"{len(group['replay'])} of 20 items"
         assert set(group["replay"].sample(1000)[0].numpy().tolist()) == set(range(20))

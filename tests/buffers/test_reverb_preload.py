@@ -38,7 +38,7 @@ def test_a_ratio_counts_from_the_preloaded_items_on():
     """Of ratio 2 and buffer 4: 4 samples and no more, or 2 inserts and no more, as in a new table."""
     table = TableConfig("replay", NUMBER, 100, rate_limiter=RATIO, scannable=True)
     with preloaded_server(NUMBER, [table], EPISODES) as server:
-        with ReverbReplayBuffer(NUMBER, "replay", 1, local_server=server, timeout_s=1.0) as buffer:
+        with ReverbReplayBuffer(NUMBER, "replay", 1, local_server=server, timeout_s=3.0) as buffer:
             assert buffer.gather_all().numpy().tolist() == [[0, 1, 2, 3, 4, 5, 10, 11, 12, 13]]
             assert buffer.ready(4)
             assert buffer.why_not_ready(5) == (

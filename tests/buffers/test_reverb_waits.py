@@ -42,12 +42,12 @@ def server() -> Iterator[ReplayServer]:
 
 @pytest.fixture
 def buffer_of(server: ReplayServer) -> Iterator[Any]:
-    """`buffer_of(table, ...)`: a buffer on an empty table."""
+    """`buffer_of(table, ...)`: a buffer on an empty table, whose waits are short only where a test asks for that."""
     made: list[ReverbReplayBuffer] = []
 
     def make(table: str, **settings: Any) -> ReverbReplayBuffer:
         buffer = ReverbReplayBuffer(
-            COUNTER, table, 1, local_server=server, **{"timeout_s": 1.2, "log_interval_s": 0.4, **settings}
+            COUNTER, table, 1, local_server=server, **{"timeout_s": 30.0, "log_interval_s": 0.4, **settings}
         )
         made.append(buffer)
         buffer.clear()
@@ -104,7 +104,7 @@ def test_ready_says_how_many_inserts_a_ratio_waits_for(buffer_of):
 @pytest.mark.parametrize("table", [table.name for table in TABLES])
 def test_ready_agrees_with_the_next_draw(buffer_of, table):
     """Random adds and draws; also draws are tried of which `ready` says that they cannot succeed."""
-    buffer = buffer_of(table, rate_limiter_timeout_ms=10, timeout_s=10.0)
+    buffer = buffer_of(table, rate_limiter_timeout_ms=10)
     rng = np.random.default_rng([table.name for table in TABLES].index(table))
     outcomes = {True: 0, False: 0}
     num_added = 0  # fewer than may be pending, so that no add waits
@@ -126,7 +126,7 @@ def test_ready_agrees_with_the_next_draw(buffer_of, table):
 
 
 def test_fr_030_a_used_up_ratio_is_told_with_its_numbers(buffer_of, caplog):
-    buffer = buffer_of("ratio")
+    buffer = buffer_of("ratio", rate_limiter_timeout_ms=1200)
     add(buffer, 2)
     buffer.sample(4)
     missing = r"table 'ratio': ratio used up, needs 1 more insert \(2 inserts \* 2 - 4 samples = 0, kept in \[0, 8\]\)"
@@ -139,7 +139,7 @@ def test_fr_030_a_used_up_ratio_is_told_with_its_numbers(buffer_of, caplog):
 
 def test_fr_029_writes_that_nobody_samples_end_in_an_error_that_names_the_limiter(buffer_of, caplog):
     """Four inserts go through, so that 48 wait at the 52nd step."""
-    buffer = buffer_of("ratio")
+    buffer = buffer_of("ratio", timeout_s=1.2)
     blocked = r"table 'ratio': ratio reached, needs 2 more samples \(4 inserts \* 2 - 0 samples = 8, kept in \[0, 8\]\)"
     with pytest.raises(WaitTimeoutError, match=rf"48 items are not confirmed by the server: {blocked}; waiting; gave"):
         add(buffer, 100)
@@ -150,7 +150,7 @@ def test_fr_029_writes_that_nobody_samples_end_in_an_error_that_names_the_limite
 
 
 def test_a_full_queue_says_so(buffer_of):
-    buffer = buffer_of("queue")
+    buffer = buffer_of("queue", timeout_s=1.2)
     add(buffer, 4)
     with pytest.raises(WaitTimeoutError, match=r"table 'queue': full, needs 1 more sample \(3 inserts \* 1 - 0"):
         buffer.flush()
@@ -159,7 +159,7 @@ def test_a_full_queue_says_so(buffer_of):
 @pytest.mark.parametrize("read", ["sample", "as_dataset"])
 def test_one_thread_draws_what_lets_its_own_writes_in(buffer_of, read):
     """Of the ten items three go in; each draw lets in another one."""
-    buffer = buffer_of("queue", timeout_s=10.0)
+    buffer = buffer_of("queue")
     add(buffer, 10)
     if read == "sample":
         drawn = [*buffer.sample(4)[0].numpy(), *buffer.sample(6)[0].numpy()]
@@ -171,7 +171,7 @@ def test_one_thread_draws_what_lets_its_own_writes_in(buffer_of, read):
 
 
 def test_a_blocked_write_goes_on_when_another_thread_draws(buffer_of):
-    buffer = buffer_of("queue", timeout_s=10.0)
+    buffer = buffer_of("queue")
     drawn: list[int] = []
 
     def draw() -> None:
@@ -212,7 +212,7 @@ def held_back(buffer: ReverbReplayBuffer) -> str:
 
 
 def test_clear_drops_what_the_limiter_holds_back_too(buffer_of):
-    buffer = buffer_of("queue", timeout_s=10.0)
+    buffer = buffer_of("queue")
     add(buffer, 10)
     buffer.clear()
     assert len(buffer) == 0
@@ -238,7 +238,7 @@ def test_closing_a_writer_says_what_was_not_let_in(server):
 
 
 def test_a_limiter_that_does_not_bound_is_told_without_numbers(buffer_of, caplog):
-    buffer = buffer_of("min")
+    buffer = buffer_of("min", rate_limiter_timeout_ms=1200)
     with caplog.at_level(logging.WARNING), pytest.raises(WaitTimeoutError, match=r"table 'min': 0 of 3 items; waiting"):
         buffer.sample()
     assert "inserts *" not in caplog.text
@@ -288,7 +288,7 @@ def test_one_thread_that_asks_whether_it_may_draw_goes_on_for_a_thousand_rounds(
 
 def narrow() -> ReverbReplayBuffer:
     return ReverbReplayBuffer.local(
-        COUNTER, max_size=100, sequence_length=1, rate_limiter=SampleToInsertRatio(1.0, 10, 4.0), timeout_s=1.0
+        COUNTER, max_size=100, sequence_length=1, rate_limiter=SampleToInsertRatio(1.0, 10, 4.0), timeout_s=30.0
     )
 
 

@@ -13,7 +13,7 @@ COUNTER = tf.TensorSpec([], tf.int64)
 
 def served(**settings):
     """A buffer that holds 0 to 5, one item a frame, and the keys of these."""
-    settings = {"max_size": 10, "timeout_s": 10.0, "scannable": False, "sequence_length": 1, **settings}
+    settings = {"max_size": 10, "timeout_s": 30.0, "scannable": False, "sequence_length": 1, **settings}
     buffer = ReverbReplayBuffer.local(COUNTER, **settings)
     buffer.add_sequence([[0, 1, 2, 3, 4, 5]], priorities=[[1.0, 2.0, 3.0, 50.0, 4.0, 0.5]])
     buffer.flush()

@@ -38,7 +38,7 @@ def make() -> Iterator[Any]:
     def build(cls: Any = ReverbReplayBuffer, **settings: Any) -> Any:
         if cls is ReverbReplayBuffer:
             settings.setdefault("sequence_length", 1)
-        built.append(cls.local(COUNTER, **{"max_size": 10, "sampler": Prioritized(1.0), "timeout_s": 10.0, **settings}))
+        built.append(cls.local(COUNTER, **{"max_size": 10, "sampler": Prioritized(1.0), "timeout_s": 30.0, **settings}))
         return built[-1]
 
     yield build
@@ -453,7 +453,7 @@ def test_fr_055_the_greatest_priority_may_come_from_a_learner_in_another_process
     buffer = make(initial="max")
     fill(buffer, [1, 1])
     run = subprocess.run(
-        [sys.executable, "-c", LEARNER, buffer.server_address], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", LEARNER, buffer.server_address], capture_output=True, text=True, timeout=400, check=True
     )
     assert run.stdout.strip() == "[0, 1]"
     buffer.add_batch([2])

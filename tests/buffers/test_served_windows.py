@@ -72,7 +72,7 @@ def make() -> Iterator[Any]:
     built: list[ReverbReplayBuffer] = []
 
     def build(spec: Any = COUNTER, **changes: Any) -> ReverbReplayBuffer:
-        built.append(ReverbReplayBuffer.local(spec, **{"max_size": 100, "timeout_s": 5.0, **changes}))
+        built.append(ReverbReplayBuffer.local(spec, **{"max_size": 100, "timeout_s": 30.0, **changes}))
         return built[-1]
 
     yield build
@@ -326,7 +326,7 @@ def test_a_clear_leaves_nothing_of_an_unfinished_episode(make):
 
 
 def test_the_timeout_says_that_nothing_has_ended(make):
-    buffer = make(sequence_length=5, short="pad", timeout_s=0.5)
+    buffer = make(sequence_length=5, short="pad", timeout_s=3.0)
     buffer.add_sequence(np.arange(3)[None])
     with pytest.raises(WaitTimeoutError, match="wrote 1 episodes, longest 3 so far; shorter ones are padded when they"):
         buffer.sample(2, 5)
@@ -468,7 +468,7 @@ def test_a_second_process_that_wrote_nothing_reads_padded_windows(make):
     add_episode(buffer, [1, 2, 3, 4])
     buffer.flush()
     run = subprocess.run(
-        [sys.executable, "-c", READER, buffer.server_address], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", READER, buffer.server_address], capture_output=True, text=True, timeout=400, check=True
     )
     assert run.stdout.splitlines() == [
         "[[0, 1, 2, 3], [2, 3, 4, 0]]",

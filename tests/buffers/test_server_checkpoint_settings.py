@@ -298,7 +298,7 @@ def test_items_that_were_drawn_as_often_as_they_may_be_are_left_out(stored):
 
 
 def frames_of_queue(server: ReplayServer) -> list[int]:
-    with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server, timeout_s=0.5) as buffer:
+    with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server) as buffer:
         return [int(buffer.sample()[0]) for _ in range(8)]
 
 
@@ -321,7 +321,7 @@ def test_a_new_limiter_begins_with_counts_that_let_both_sides_go_on(stored, capl
     folder = stored(table(), [1.0] * 6, num_samples=100)
     ratio = SampleToInsertRatio(2.0, 2, 4.0)
     with served(folder, table(rate_limiter=ratio), on_mismatch="override") as server:
-        with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server, timeout_s=0.5) as buffer:
+        with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server) as buffer:
             assert buffer.ready(4) and not buffer.ready(5)
             buffer.add_sequence([[7, 8]])
             buffer.flush()
@@ -333,7 +333,7 @@ def test_a_table_becomes_a_queue_of_its_items(stored):
     folder = stored(table(sampler=Fifo()), [1.0, 1.0, 1.0])
     asked = table(sampler=Fifo(), max_times_sampled=1, rate_limiter=Queue(8))
     with served(folder, asked, on_mismatch="override") as server:
-        with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server, timeout_s=0.5) as buffer:
+        with ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server) as buffer:
             assert buffer.ready(3) and not buffer.ready(4)
             assert [int(buffer.sample()[0]) for _ in range(3)] == [0, 1, 2]
 

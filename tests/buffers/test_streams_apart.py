@@ -411,7 +411,7 @@ def _served_prioritized(num_streams: int) -> ReplayBuffer:
         sequence_length=1,
         sampler=Prioritized(),
         initial="max",
-        timeout_s=1.0,
+        timeout_s=30.0,
     )
 
 

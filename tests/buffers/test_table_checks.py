@@ -86,7 +86,7 @@ def test_r2_one_selector_may_stand_in_both_roles_and_the_server_lives(selector):
         client = reverb.Client(server.address)
         for value in range(5):
             client.insert([value], {"replay": 1.0})
-        assert client.server_info(timeout=5)["replay"].current_size == 2
+        assert client.server_info(timeout=60)["replay"].current_size == 2
 
 
 # -- limiters ----------------------------------------------------------------------------------
@@ -462,7 +462,7 @@ def test_fr_027_a_buffer_refuses_such_a_dataset_when_it_is_made():
     limiter = SampleToInsertRatio(1.0, 10, 4.0)
     with (
         ReplayServer([table(rate_limiter=limiter, max_size=100)]) as server,
-        ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server, timeout_s=5.0) as buffer,
+        ReverbReplayBuffer(COUNTER, "replay", 1, local_server=server, timeout_s=30.0) as buffer,
     ):
         buffer.add_sequence([list(range(10))])
         with pytest.raises(ValueError, match="table 'replay': for batches of 32 its limiter must let"):
@@ -481,7 +481,8 @@ def test_several_iterators_and_a_ratio_are_refused():
 def test_a_look_ahead_above_the_range_is_told(caplog):
     caplog.set_level(logging.INFO, "replayfeed.buffers.look_ahead")
     check_look_ahead(SampleToInsertRatio(1.0, 10, 8.0), batch=4, in_flight=8, prefetch=1, name="replay")
-    assert caplog.text == ""
+    # By its own logger: threads that tests before have left may say something, too.
+    assert [record for record in caplog.records if record.name == "replayfeed.buffers.look_ahead"] == []
     check_look_ahead(SampleToInsertRatio(1.0, 10, 8.0), batch=4, in_flight=9, prefetch=1, name="replay")
     assert (
         "up to 17 samples are drawn ahead (9 in flight, 2 batches of 4); the limiter, whose range is 16" in caplog.text
@@ -511,7 +512,7 @@ def test_look_ahead_is_counted(name, value):
 
 def seen_by_address(config: TableConfig) -> ServedTable:
     with ReplayServer([config]) as server:
-        link = ServerLink(server.address, config.name, timeout_s=5.0, log_interval_s=5.0)
+        link = ServerLink(server.address, config.name, timeout_s=30.0, log_interval_s=5.0)
         return served_table(link, DataSpec(config.held_spec))
 
 

@@ -168,7 +168,7 @@ def test_a_write_that_times_out_says_what_stays_and_ends_the_episode(monkeypatch
         sequence_length=1,
         rate_limiter=SampleToInsertRatio(1.0, 1, 5.0),
         max_pending_items=4,
-        timeout_s=0.5,
+        timeout_s=2.0,
     ) as buffer:
         with pytest.raises(WaitTimeoutError) as error:
             fill(buffer, episodes, progress=False)
