@@ -412,7 +412,7 @@ def test_a_dataset_that_waits_for_data_ends_the_save_in_time_and_is_named(tmp_pa
     dataset = tf.data.Dataset.from_generator(generate, output_signature=VALUE).prefetch(2)
     waiting = iter(dataset)
     next(waiting)
-    assert asked.wait(60)
+    assert asked.wait(300)
     try:
         with pytest.raises(TimeoutError, match=r"the dataset of iterator 'it' did not tell its place within 0\.2 s"):
             save_iterators(str(tmp_path), {"it": waiting}, timeout_s=0.2)

@@ -612,8 +612,11 @@ def test_a_writer_that_overtakes_its_readers_makes_them_miss_frames_and_take_non
     iterator = iter(buffer.as_dataset(4))
 
     def write():
-        for number in range(4000):
+        # So many frames, and more where readers had no turn yet.
+        for number in range(400_000):
             buffer.add_batch({"wide": np.full((1, 64), number)})
+            if number >= 4000 and len(taken) > 20:
+                break
         done.set()
 
     def read(draw):

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -579,11 +580,10 @@ def test_what_is_saved_while_another_thread_adds_is_one_moment():
     thread = threading.Thread(target=add)
     thread.start()
     try:
-        for _ in range(5000):
+        deadline = time.monotonic() + 300
+        while len(states) < 20 and time.monotonic() < deadline:
             state = world.buffer.get_state()
             states[state["values"]["num_added"]] = state
-            if len(states) == 20:
-                break
     finally:
         stop.set()
         thread.join()

@@ -279,7 +279,7 @@ def test_a_save_while_another_thread_adds_is_one_moment(tmp_path):
                     numbers = np.arange(start, start + 50)
                     pictures = np.broadcast_to((numbers % 251).astype(np.uint8)[:, None, None], [50, 20, 20])
                     buffer.add_sequence({"number": numbers[None], "picture": pictures[None]})
-                if not saved.acquire(timeout=60):
+                if not saved.acquire(timeout=300):
                     raise TimeoutError("no save ended")
         except BaseException as error:
             problems.append(error)
