@@ -15,7 +15,7 @@ on, and the other one, when it is done, raises them again. Powers of two keep Re
 Where others write meanwhile there is always more to meet, and what is met may be new: then a scan
 goes on until each item that was there at first, and still is, has been met, but for one in a million scans.
 
-In memory are one draw, of some 16 MB, and 60 bytes a frame; the frames themselves are where the caller wants them.
+In memory are one draw, of some 8 MB, and 60 bytes a frame; the frames themselves are where the caller wants them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LEVEL_STEP = 2.0**-16
 _MAX_DRAW = 2048
 _MIN_DRAW = 64
 # Of the items of a draw; Reverb, TensorFlow and NumPy each have them once.
-_DRAW_BYTES = 16 << 20
+_DRAW_BYTES = 8 << 20
 # How long items may be at first, as nobody knows, and by how much draws then grow.
 _LONG_ITEM_FRAMES = 1024
 _DRAW_GROWTH = 8
