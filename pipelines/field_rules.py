@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from .rlds_steps import ACTION
+
 
 class FieldRule(abc.ABC):
     """One change to a field; a tuple of rules is applied from left to right."""
@@ -68,11 +70,16 @@ class Keep(FieldRule):
 class Cast(FieldRule):
     """Another dtype, such as float32 for float64.
 
+    Floats are rounded. A value that does not survive otherwise (300 or -1 in uint8, 1.5 or NaN in an integer, 1e300 in
+    float32) is an error, as it is in buffers.
+
     Args:
-      dtype: what `tf.as_dtype` takes. Values are cast as `tf.cast` does it.
+      dtype: what `tf.as_dtype` takes.
 
     >>> Cast("float32").spec("observation", tf.TensorSpec([3], tf.float64))
     TensorSpec(shape=(3,), dtype=tf.float32, name=None)
+    >>> Cast("uint8").column("observation", tf.constant([0.0, 255.0])).numpy().tolist()
+    [0, 255]
     """
 
     dtype: Any
@@ -87,8 +94,24 @@ class Cast(FieldRule):
         return tf.TensorSpec(spec.shape, dtype)
 
     def column(self, path: str, column: Any) -> Any:
-        """The same values."""
-        return tf.cast(column, tf.as_dtype(self.dtype))
+        """The same values.
+
+        Raises:
+          tf.errors.InvalidArgumentError: one does not survive.
+        """
+        if isinstance(column, tf.RaggedTensor):
+            return column.with_flat_values(self.column(path, column.flat_values))
+        column, dtype = tf.convert_to_tensor(column), tf.as_dtype(self.dtype)
+        cast = tf.cast(column, dtype)
+        # The last action of an episode means nothing; it may be anything.
+        num_last = tf.cast(tf.shape(column)[0] > 1, tf.int32) if path.split("/")[0] == ACTION else 0
+        num_rows = tf.shape(column)[0] - num_last
+        survives = _survives(column[:num_rows], cast[:num_rows])
+        if survives is None:
+            return cast
+        message = f"step field {path!r}: a value does not survive in {dtype.name}, the dtype that Cast gives it"
+        with tf.control_dependencies([tf.debugging.assert_equal(survives, True, message)]):
+            return tf.identity(cast)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,6 +250,25 @@ def as_rules(path: str, rules: Any) -> tuple[FieldRule, ...]:
     if not isinstance(chosen, Sequence) or not all(isinstance(rule, FieldRule) for rule in chosen):
         raise TypeError(f"fields[{path!r}]: expected rules such as Drop(), PadTo(8) or Cast('float32'), got {rules!r}.")
     return tuple(chosen)
+
+
+def _survives(column: tf.Tensor, cast: tf.Tensor) -> tf.Tensor | None:
+    """Whether all numbers of a column are the same after a cast, up to the rounding of floats; None: any would be."""
+    given, dtype = column.dtype, cast.dtype
+    if given.is_bool or given.is_complex or dtype.is_complex or given == dtype:
+        return None
+    if dtype.is_floating:
+        if float(given.max) <= float(dtype.max):
+            return None
+        number = column if given.is_floating else tf.cast(column, tf.float64)
+        return tf.reduce_all(tf.math.is_finite(cast) | ~tf.math.is_finite(number))
+    if not dtype.is_bool and given.is_integer and dtype.min <= given.min and given.max <= dtype.max:
+        return None
+    same = tf.equal(tf.cast(cast, given), column)
+    if given.is_integer and dtype.is_integer:
+        # One that wraps may wrap back: -1 is 255 in uint8.
+        same &= tf.equal(cast < 0, column < 0)
+    return tf.reduce_all(same)
 
 
 def _as_shape(shape: int | Sequence[int]) -> tuple[int, ...]:

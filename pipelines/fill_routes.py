@@ -153,7 +153,8 @@ class _StreamRoute:
     def notes(self) -> Iterator[str]:
         buffer = self._buffer
         if isinstance(buffer, ReservoirReplayBuffer):
-            if self._num_frames.sum() > buffer.capacity:
+            # Not of the frames here: final observations are not offered.
+            if (buffer.stats().added or 0) > buffer.capacity:
                 yield f"the reservoir holds {buffer.capacity:,} frames: each that it was offered with the same chance"
         elif isinstance(buffer, EpisodicReplayBuffer):
             yield from _note_of_oldest(buffer, "episodes", self._num_episodes - (buffer.stats().episodes or 0))

@@ -167,6 +167,10 @@ def test_a_reservoir_says_that_it_keeps_a_sample():
     report = fill(buffer, episodes, progress=False)
     assert (len(buffer), buffer.num_seen, report.frames) == (5, 8, 8)
     assert report.notes[-1] == "the reservoir holds 5 frames: each that it was offered with the same chance"
+    # A final observation is no frame that it is offered.
+    episodes = _episodes(2, 3, layout="trajectory")
+    report = fill(ReservoirReplayBuffer(episodes.element_spec, capacity=5), episodes, progress=False)
+    assert not any("reservoir" in note for note in report.notes)
 
 
 def test_an_episodic_buffer_keeps_what_the_episodes_say_of_themselves():

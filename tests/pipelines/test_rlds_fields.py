@@ -160,6 +160,55 @@ def test_float64_is_kept_or_cast_by_choice():
     assert frames["energy"].dtype == np.float32
 
 
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        (np.array([0, 300, 0]), "uint8"),
+        (np.array([0, -1, 0]), "uint8"),
+        (np.array([0, -1, 0], np.int8), "uint8"),
+        (np.array([0, 2**63, 0], np.uint64), "int64"),
+        (np.array([0.0, 1.5, 0.0]), "int64"),
+        (np.array([0.0, np.nan, 0.0]), "int32"),
+        (np.array([0, 2, 0]), "bool"),
+        (np.array([0.0, 1e300, 0.0]), "float32"),
+        (np.array([0, 70_000, 0]), "float16"),
+    ],
+)
+@pytest.mark.parametrize("nested", [False, True], ids=["arrays", "steps"])
+def test_a_value_that_no_cast_keeps_is_refused(values, dtype, nested):
+    dataset = steps_dataset(level=values)
+    if nested:
+        dataset = dataset.map(lambda episode: {"steps": tf.data.Dataset.from_tensor_slices(episode["steps"])})
+    episodes = load_rlds(dataset, layout="transition", fields={"level": Cast(dtype)})
+    with pytest.raises(ValueError, match=f"step field 'level': a value does not survive in {dtype}"):
+        list(episodes)
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        (np.array([0.1, np.inf, np.nan]), "float32"),
+        (np.array([0, 255, 7], np.int32), "uint8"),
+        (np.array([2.0, -3.0, 0.0], np.float32), "int8"),
+        (np.array([2**24 + 1, 0, 0]), "float32"),
+        (np.array([0, 1, 1]), "bool"),
+        (np.array([True, False, True]), "float32"),
+        (np.array([0, 255, 3], np.uint8), "float32"),
+        (np.array([0, 5, 3], np.uint32), "uint64"),
+    ],
+)
+def test_floats_are_rounded_and_what_fits_is_cast(values, dtype):
+    (frames,) = load_rlds(steps_dataset(level=values), layout="step", fields={"level": Cast(dtype)})
+    np.testing.assert_array_equal(frames["level"], values.astype(dtype))
+    assert frames["level"].dtype == dtype
+
+
+def test_an_action_that_means_nothing_may_be_anything_in_another_dtype_too():
+    dataset = steps_dataset(action=np.array([1.0, 2.0, np.nan]))
+    (frames,) = load_rlds(dataset, layout="transition", fields={"action": Cast("int32")})
+    assert frames["action"].tolist() == [1, 2]
+
+
 def test_the_spec_of_a_buffer_is_known_without_reading():
     dataset = of_nested_steps(*VARYING)
     spec = rlds_spec(dataset, "transition", fields={"observation": CropTo(2), "words": Drop()})
