@@ -139,7 +139,7 @@ def test_tic_tac_toe_is_learned_against_random_moves(prioritized):
         return np.argmax(np.where(legal, rng.random(legal.shape), -1), axis=1)
 
     make_buffer = functools.partial(
-        TFPrioritizedReplayBuffer if prioritized else TFUniformReplayBuffer, max_length=9_000
+        TFPrioritizedReplayBuffer if prioritized else TFUniformReplayBuffer, max_length=9_000, seed=0
     )
     buffer = MultiAgentReplayBuffer(specs, {"player_1": "learner", "player_2": "random"}, make_buffer)
     learner = QPolicy(specs["player_1"], 9, seed=0)
