@@ -119,7 +119,7 @@ def in_blocks(
         kinds = [_kind(leaf) for leaf in leaves]
         if gathered.kinds != kinds:
             yield from gathered.block()
-        gathered.add(raw, leaves, *lengths, kinds)
+        gathered.add(raw, leaves, kinds, *lengths)
         if gathered.is_full:
             yield from gathered.block()
     yield from gathered.block()
@@ -139,7 +139,7 @@ class _Gathered:
         self._lengths: list[int] = []
         self._num_bytes = 0
 
-    def add(self, raw: RawEpisode, leaves: Sequence[Any], length: int, kinds: list[Any]) -> None:
+    def add(self, raw: RawEpisode, leaves: Sequence[Any], kinds: list[Any], length: int) -> None:
         self.kinds = kinds
         self._raws.append(raw)
         self._leaves.append(leaves)

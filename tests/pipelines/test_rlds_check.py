@@ -299,3 +299,13 @@ def test_the_forecast_is_what_a_load_brings(data):
         assert brought == (forecast.episodes, forecast.transitions, forecast.dropped)
     faulty = any(each.loading.error == "stops" for each in report.findings if each.severity != "ok")
     assert faulty == (report.loading["error"].error is not None)
+
+
+def test_what_comes_behind_the_episode_that_stops_a_load_is_not_counted():
+    episodes = _clean(5)
+    episodes[2]["reward"][0] = np.nan
+    episodes[3]["is_first"][0] = False
+    loading = _check(*episodes).loading
+    # Of 5, 6, 7, 8 and 9 steps; an episode without is_first counts as repaired.
+    assert (loading["error"].episodes, loading["error"].transitions, loading["error"].repaired) == (2, 9, 0)
+    assert (loading["skip"].episodes, loading["skip"].dropped, loading["skip"].repaired) == (4, 1, 1)

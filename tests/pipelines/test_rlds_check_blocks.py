@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from replayfeed.pipelines.episode_source import RawEpisode
+from replayfeed.pipelines.rlds_check_alignment import AlignmentEvidence
 from replayfeed.pipelines.rlds_check_blocks import EpisodeBlock, OddEpisode, in_blocks
 from replayfeed.pipelines.rlds_check_duplicates import Duplicates, digest_of
 from replayfeed.pipelines.rlds_check_episodes import EpisodeChecks
@@ -137,15 +138,48 @@ def test_episodes_are_told_of_in_a_block_as_they_are_alone(episodes):
     assert _checked([together]) == _checked(alone)
 
 
-def test_what_ends_one_episode_repeats_nothing_in_the_next():
-    # The last step of each is the first of the next, but for its flags.
-    columns = {path: np.zeros([2, *spec.shape], spec.dtype.as_numpy_dtype) for path, spec in SPECS.items()}
-    columns["observation",][:] = [[1, 1], [2, 2]]
-    turned = {**columns, ("observation",): columns["observation",][::-1]}
-    raws = [RawEpisode("0", {}), RawEpisode("1", {})]
+def _found(*episodes):
+    """The checks that found something in a block of episodes; each is the first elements of its observations."""
+    raws = [RawEpisode(str(index), {}) for index in range(len(episodes))]
+    lengths = [len(observation) for observation in episodes]
+    leaves = {
+        path: [np.zeros([n, *spec.shape], spec.dtype.as_numpy_dtype) for n in lengths] for path, spec in SPECS.items()
+    }
+    for index, observation in enumerate(episodes):
+        leaves["observation",][index][:, 0] = observation
+        leaves["is_terminal",][index][-1] = True
     checks = EpisodeChecks(SPECS, is_d4rl=False)
-    checks.add(EpisodeBlock(raws, {path: [columns[path], turned[path]] for path in SPECS}, [2, 2]))
-    assert {each.check for each in checks.findings()}.isdisjoint({"duplicate_steps", "frozen", "duplicate_episode"})
+    checks.add(EpisodeBlock(raws, leaves, lengths))
+    return {each.check for each in checks.findings()}
+
+
+def test_what_ends_one_episode_repeats_nothing_in_the_next():
+    assert "duplicate_steps" not in _found([1, 2], [2, 1])
+    assert "duplicate_steps" in _found([1, 2], [2, 2, 1])
+
+
+def test_the_last_step_repeats_nothing():
+    assert "duplicate_steps" not in _found([1, 2, 2], [3, 4, 4])
+
+
+def test_an_observation_that_moves_in_one_step_alone_is_not_frozen():
+    assert "frozen" not in _found([1, 2, 1, 1, 1], [1, 1, 1, 2, 1])
+    assert "frozen" in _found([1, 2, 1, 1, 1], [1, 1, 1, 1, 1])
+
+
+def test_one_step_of_zeros_is_no_final_observation():
+    assert "zero_observation" not in _found([0], [1, 2])
+    assert "zero_observation" in _found([0], [1, 0])
+
+
+def test_a_first_action_that_is_the_last_one_of_the_episode_before_is_no_repeat_within_either():
+    # Every last action repeats the one before. By chance 3 of 12 inner ones do, too few for that to be chance; the
+    # first ones, which equal the last one of another episode, would make that 8 of 12.
+    actions = [np.array([5.0, 7.0, 7.0, 7.0]), np.array([7.0, 8.0, 5.0, 5.0])] * 3
+    block = EpisodeBlock([RawEpisode(str(index), {}) for index in range(6)], {("action",): actions}, [4] * 6)
+    evidence = AlignmentEvidence()
+    evidence.add(block, [block.columns["action",]], [], {"truncated": np.ones([6], bool)})
+    assert evidence.is_filler("action", "truncated")
 
 
 def test_the_earliest_of_many_duplicates_are_named():
