@@ -115,17 +115,19 @@ def raw_episodes(
 
 
 def reason_of(error: tf.errors.OpError) -> str:
-    """What went wrong in a graph, without the names of its nodes.
+    """What went wrong in a graph, without the names of its nodes and operations.
 
     >>> reason_of(tf.errors.DataLossError(None, None, "{{function_node next}} truncated record at 216' failed"))
     "truncated record at 216' failed"
+    >>> reason_of(tf.errors.NotFoundError(None, None, "train-00001; No such file [Op:IteratorGetNext] name: "))
+    'train-00001; No such file'
     >>> reason_of(tf.errors.InvalidArgumentError(None, None, "assertion failed: [too long] [Condition x <= y]"))
     'too long'
     """
     asserted = re.search(r"assertion failed: \[(.*?)\] \[", error.message, re.DOTALL)
     if asserted:
         return asserted.group(1).replace("\\'", "'")
-    return re.sub(r"^\{\{.*?\}\} ", "", error.message.splitlines()[0])
+    return re.sub(r"^\{\{.*?\}\} | \[Op:\w+\] name: \w*$", "", error.message.splitlines()[0])
 
 
 def _to_numpy(nest: Nest) -> Nest:
