@@ -78,7 +78,10 @@ def executed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         client = NotebookClient(
             read(request.param),
             kernel_name=KERNEL,
-            timeout=300,
+            timeout=400,
+            # A busy machine needs more than the minute, and the 4 s for what a cell writes last, that are the default.
+            startup_timeout=300,
+            iopub_timeout=60,
             resources={"metadata": {"path": str(work_folder)}},
         )
         return client.execute()
