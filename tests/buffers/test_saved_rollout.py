@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import subprocess
-import sys
 from typing import Any
 
 import hypothesis
@@ -125,7 +123,7 @@ print(json.dumps(go_on(buffer)))
 )
 
 
-def test_fr_035_a_new_process_goes_on_with_half_a_rollout(tmp_path):
+def test_fr_035_a_new_process_goes_on_with_half_a_rollout(run_python, tmp_path):
     names: dict[str, Any] = {}
     exec(GO_ON, names)
     spec = {"reward": FLOAT, "truncated": FLAG}
@@ -134,15 +132,8 @@ def test_fr_035_a_new_process_goes_on_with_half_a_rollout(tmp_path):
     for step in range(4):
         buffer.add_batch({"reward": np.float32([step, 10 * step]), "truncated": np.array([False, step == 1])})
     buffer.save(tmp_path)
-    run = subprocess.run(
-        [sys.executable, "-c", IN_A_NEW_PROCESS, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-    )
-    assert run.returncode == 0, run.stderr
-    told, expected = json.loads(run.stdout), json.loads(json.dumps(names["go_on"](buffer)))
+    told = json.loads(run_python(IN_A_NEW_PROCESS, str(tmp_path)))
+    expected = json.loads(json.dumps(names["go_on"](buffer)))
     assert told[:2] == [[32, 33], [34, 35]]
     for one, other in zip(told, expected, strict=True):
         assert one == other

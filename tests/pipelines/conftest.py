@@ -23,6 +23,15 @@ def record_episodes(folder: pathlib.Path, episodes: list[list[dict[str, Any]]], 
     writer.close()
 
 
+@pytest.fixture(scope="module")
+def quiet_gym():
+    """TF-Agents seeds environments by a method that gym 0.23 calls deprecated."""
+    level = gym.logger.min_level
+    gym.logger.set_level(gym.logger.ERROR)
+    yield
+    gym.logger.set_level(level)
+
+
 @pytest.fixture(scope="session")
 def record():
     """The function `record_episodes`."""

@@ -2,7 +2,6 @@ import ctypes
 import os
 import sys
 
-import gym
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -24,13 +23,7 @@ _TINY = DqnSettings(bar=5.0, max_steps=300, capacity=400, initial_steps=40, samp
 _UNREACHABLE = DqnSettings(bar=201.0, max_steps=60, capacity=400, initial_steps=40, sample_batch_size=8, layers=(8,))
 
 
-@pytest.fixture(autouse=True)
-def _gym_is_quiet():
-    # TF-Agents seeds environments by a method that gym 0.23 calls deprecated.
-    level = gym.logger.min_level
-    gym.logger.set_level(gym.logger.ERROR)
-    yield
-    gym.logger.set_level(level)
+pytestmark = pytest.mark.usefixtures("quiet_gym")
 
 
 def _episode(num_actions: int, is_terminal: bool) -> PlayedEpisode:

@@ -1,7 +1,6 @@
 import shutil
 import sys
 
-import gym
 import numpy as np
 import pytest
 
@@ -14,13 +13,7 @@ _TINY = RunSettings(
 )
 
 
-@pytest.fixture(autouse=True)
-def _gym_is_quiet():
-    # TF-Agents seeds environments by a method that gym 0.23 calls deprecated.
-    level = gym.logger.min_level
-    gym.logger.set_level(gym.logger.ERROR)
-    yield
-    gym.logger.set_level(level)
+pytestmark = pytest.mark.usefixtures("quiet_gym")
 
 
 def test_a_resumed_run_does_bit_by_bit_what_one_does_that_was_never_killed(tmp_path):

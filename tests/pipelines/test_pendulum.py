@@ -1,4 +1,3 @@
-import gym
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -19,26 +18,17 @@ from replayfeed.pipelines.rlds_read import load_rlds
 
 # TF-Agents asks whether a state `is ()`; Python remarks on it when AutoGraph compiles that. As an error it would keep
 # AutoGraph from converting what users see converted.
-pytestmark = pytest.mark.filterwarnings('ignore:"is( not)?" with a literal:SyntaxWarning')
+pytestmark = [
+    pytest.mark.filterwarnings('ignore:"is( not)?" with a literal:SyntaxWarning'),
+    pytest.mark.usefixtures("quiet_gym"),
+]
 
 _FEW = {Behaviour("careful", 0.2): 3, Behaviour("sloppy", 0.8): 2}
 
 
-@pytest.fixture(autouse=True)
-def _gym_is_quiet():
-    # TF-Agents seeds environments by a method that gym 0.23 calls deprecated.
-    level = gym.logger.min_level
-    gym.logger.set_level(gym.logger.ERROR)
-    yield
-    gym.logger.set_level(level)
-
-
 @pytest.fixture(scope="module")
-def recording(tmp_path_factory):
-    level = gym.logger.min_level
-    gym.logger.set_level(gym.logger.ERROR)
-    yield record(tmp_path_factory.mktemp("rlds") / "pendulum", 0, _FEW, progress=False)
-    gym.logger.set_level(level)
+def recording(quiet_gym, tmp_path_factory):
+    return record(tmp_path_factory.mktemp("rlds") / "pendulum", 0, _FEW, progress=False)
 
 
 def _returns(behaviour, num_episodes):
