@@ -5,7 +5,7 @@ frame of stream `b` at time `t` holds `100 * b + t`.
 """
 
 import threading
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,18 +18,9 @@ from replayfeed.buffers import (
     Window,
 )
 
+from .steps import FIRST, LAST, MID, STEP, Step
+
 COUNTER = tf.TensorSpec([], tf.int64, "counter")
-FIRST, MID, LAST = 0, 1, 2
-
-
-class Step(NamedTuple):
-    """A Trajectory's ends, with no more than it takes."""
-
-    step_type: Any
-    value: Any
-
-
-STEP = Step(tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int64))
 
 
 def counters(num_streams: int, times: Any) -> np.ndarray:

@@ -9,7 +9,7 @@ import itertools
 import json
 import threading
 import weakref
-from typing import Any, NamedTuple
+from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
@@ -21,6 +21,8 @@ from replayfeed.buffers import EmptyBufferError, ReservoirReplayBuffer, Window, 
 from replayfeed.buffers.reservoir_rows import NOT_HELD, ReservoirRows
 from replayfeed.buffers.reservoir_rule import ReservoirRule
 from replayfeed.buffers.storage import FrameStorage
+
+from .steps import STEP, Step
 
 NUMBER = tf.TensorSpec([], tf.int64, "number")
 
@@ -326,16 +328,6 @@ def test_an_interrupted_add_leaves_no_half_of_a_frame(monkeypatch):
 
 
 # Final observations
-
-
-class Step(NamedTuple):
-    """A Trajectory's ends, with no more than it takes."""
-
-    step_type: Any
-    value: Any
-
-
-STEP = Step(tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int64))
 
 
 def test_a_final_observation_is_no_item():

@@ -25,6 +25,8 @@ from replayfeed.buffers import (
     WaitTimeoutError,
 )
 
+from .steps import EVERY_DTYPE
+
 COUNTER = tf.TensorSpec([], tf.int64)
 
 
@@ -136,30 +138,18 @@ def test_priorities_are_stored_with_the_item_that_starts_at_the_frame(make):
     assert {sample.info.priority for sample in client.sample("replay", 50, emit_timesteps=False)} == {2.0 + 1e-6}
 
 
-SPEC = {
-    "bf": tf.TensorSpec([2], tf.bfloat16),
-    "half": tf.TensorSpec([], tf.float16),
-    "bool": tf.TensorSpec([3], tf.bool),
-    "int8": tf.TensorSpec([], tf.int8),
-    "uint16": tf.TensorSpec([2, 2], tf.uint16),
-    "complex": tf.TensorSpec([], tf.complex64),
-    "image": tf.TensorSpec([40, 40], tf.uint8),
-    "large": tf.TensorSpec([300], tf.float32),
-}
-
-
 def test_every_dtype_comes_back_as_it_went_in(make):
-    buffer = make(SPEC, sequence_length=2)
+    buffer = make(EVERY_DTYPE, sequence_length=2)
     rng = np.random.default_rng(0)
     steps = {
         name: tf.cast(rng.integers(0, 2 if leaf.dtype == tf.bool else 100, [1, 3, *leaf.shape]), leaf.dtype)
-        for name, leaf in SPEC.items()
+        for name, leaf in EVERY_DTYPE.items()
     }
     buffer.add_sequence(steps)
     everything = buffer.gather_all()
     items, info = next(iter(buffer.as_dataset(8, 2)))
     first = [int(i) for i in info.ids[:, 0] - tf.reduce_min(info.ids)]
-    for name in SPEC:
+    for name in EVERY_DTYPE:
         np.testing.assert_array_equal(everything[name], steps[name])
         np.testing.assert_array_equal(items[name], np.stack([steps[name][0, k : k + 2] for k in first]))
 

@@ -14,8 +14,6 @@ import itertools
 import json
 import logging
 import math
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -117,7 +115,9 @@ print(json.dumps(go_on(buffer)))
 )
 
 
-def test_fr_035_a_new_process_replaces_what_would_have_been_replaced_and_draws_what_would_have_been_drawn(tmp_path):
+def test_fr_035_a_new_process_replaces_what_would_have_been_replaced_and_draws_what_would_have_been_drawn(
+    run_python, tmp_path
+):
     names: dict[str, Any] = {}
     exec(GO_ON, names)
     buffer = reservoir(20, batch_size=2, seed=4)
@@ -126,15 +126,8 @@ def test_fr_035_a_new_process_replaces_what_would_have_been_replaced_and_draws_w
     next(iter(buffer.as_dataset(5)))
     tf.function(lambda: buffer.sample(8))()
     buffer.save(tmp_path)
-    run = subprocess.run(
-        [sys.executable, "-c", IN_A_NEW_PROCESS, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-    )
-    assert run.returncode == 0, run.stderr
-    told, expected = json.loads(run.stdout), json.loads(json.dumps(names["go_on"](buffer)))
+    told = json.loads(run_python(IN_A_NEW_PROCESS, str(tmp_path)))
+    expected = json.loads(json.dumps(names["go_on"](buffer)))
     assert len(told) == len(expected) == 305
     for one, other in zip(told, expected, strict=True):
         assert one == other

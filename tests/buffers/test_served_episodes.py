@@ -10,7 +10,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,18 +31,9 @@ from replayfeed.buffers.reverb_episodes import num_starts_in_graph
 from replayfeed.buffers.reverb_episodic import ReverbEpisodicReplayBuffer
 from replayfeed.buffers.windows import num_starts
 
+from .steps import FIRST, LAST, MID, STEP, Step
+
 COUNTER = tf.TensorSpec([], tf.int64)
-FIRST, MID, LAST = 0, 1, 2
-
-
-class Step(NamedTuple):
-    """A Trajectory's ends, with no more than it takes."""
-
-    step_type: Any
-    value: Any
-
-
-STEP = Step(tf.TensorSpec([], tf.int32), COUNTER)
 
 
 @pytest.fixture

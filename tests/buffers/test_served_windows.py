@@ -27,18 +27,10 @@ from replayfeed.buffers import (
     Window,
 )
 
+from .steps import EVERY_DTYPE, FIRST, LAST, MID, STEP, Step
+
 COUNTER = tf.TensorSpec([], tf.int64)
-FIRST, MID, LAST = 0, 1, 2
 
-
-class Step(NamedTuple):
-    """A Trajectory's ends, with no more than it takes."""
-
-    step_type: Any
-    value: Any
-
-
-STEP = Step(tf.TensorSpec([], tf.int32), COUNTER)
 
 KINDS = [
     Window(num_steps, burn_in, stride, short)
@@ -392,26 +384,14 @@ def test_a_function_gets_the_whole_item_and_its_result_is_cut(padded):
     assert rows == {(None, 10, 20), (10, 20, 30), (20, 30, 40), (30, 40, 50), (40, 50, None)}
 
 
-SPEC = {
-    "bf": tf.TensorSpec([2], tf.bfloat16),
-    "half": tf.TensorSpec([], tf.float16),
-    "bool": tf.TensorSpec([3], tf.bool),
-    "int8": tf.TensorSpec([], tf.int8),
-    "uint16": tf.TensorSpec([2, 2], tf.uint16),
-    "complex": tf.TensorSpec([], tf.complex64),
-    "image": tf.TensorSpec([40, 40], tf.uint8),
-    "large": tf.TensorSpec([300], tf.float32),
-}
-
-
 def test_padding_is_zeros_of_every_dtype(make):
-    buffer = make(SPEC, sequence_length=3, burn_in=1, short="pad")
-    ones = {name: tf.cast(tf.ones([1, 2, *leaf.shape]), leaf.dtype) for name, leaf in SPEC.items()}
+    buffer = make(EVERY_DTYPE, sequence_length=3, burn_in=1, short="pad")
+    ones = {name: tf.cast(tf.ones([1, 2, *leaf.shape]), leaf.dtype) for name, leaf in EVERY_DTYPE.items()}
     buffer.add_sequence(ones, end_of_episode=np.array([[False, True]]))
     items, info = buffer.sample(20, window=Window(3, 1, short="pad"))
     mask = info.mask.numpy()
     assert set(map(tuple, mask.tolist())) == {(False, True, True, False), (True, True, False, False)}
-    for name, leaf in SPEC.items():
+    for name, leaf in EVERY_DTYPE.items():
         assert items[name].dtype == leaf.dtype
         given = tf.cast(items[name], tf.float32).numpy().reshape(20, 4, -1)
         np.testing.assert_array_equal(given, np.broadcast_to(mask[..., None], given.shape))
