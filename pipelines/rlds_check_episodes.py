@@ -228,7 +228,7 @@ class EpisodeChecks:
             column = block.columns.get(path)
             if column is None:
                 found = np.array([_holds_others(leaf) for leaf in leaves])
-            elif _are_finite(column).all():
+            elif column.dtype.kind in "biu" or _are_finite(column).all():
                 continue
             else:
                 rows = ~_are_finite(column).reshape(len(column), -1).all(axis=1)

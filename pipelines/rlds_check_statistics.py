@@ -245,7 +245,7 @@ class FieldSummary:
 
 
 class FieldStatistics:
-    """Collects what `FieldSummary` tells, an episode at a time.
+    """Collects what `FieldSummary` tells, an episode or several at a time.
 
     Small columns wait until some ten thousand values are there, so that short episodes cost
     little more a step than long ones.
