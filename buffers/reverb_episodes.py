@@ -196,7 +196,7 @@ class EpisodeReader:
         return sample._replace(data=tuple(columns))
 
     def _endless(self) -> tf.data.Dataset:
-        return self._stage.endless(self._source.dataset).take(self._max_samples)
+        return self._stage.endless(self._source.lasting).take(self._max_samples)
 
     def _one_episode(self, sample: Any, preprocess: Preprocess | None) -> tuple[Nest, BufferInfo]:
         items, info = self._deliver(sample, [-1])

@@ -215,12 +215,12 @@ class TableReader:
 
     def _endless(self, sample_batch_size: int | None, num_parallel_calls: int | None) -> tf.data.Dataset:
         if self._knobs.max_samples != -1:
-            return self._stage.endless(self._source.dataset).take(self._knobs.max_samples)
+            return self._stage.endless(self._source.lasting).take(self._knobs.max_samples)
         cycle = min(sample_batch_size or 1, self._knobs.max_cycle_length)
         if cycle == 1:
-            return self._stage.endless(self._source.dataset)
+            return self._stage.endless(self._source.lasting)
         return tf.data.Dataset.range(cycle).interleave(
-            lambda _: self._stage.endless(self._source.dataset),
+            lambda _: self._stage.endless(self._source.lasting),
             cycle_length=cycle,
             num_parallel_calls=num_parallel_calls or tf.data.AUTOTUNE,
             deterministic=False,

@@ -111,7 +111,7 @@ class ServedBuffer(SavedByServer, ReplayBuffer):
         checker = ItemChecker(spec, self._batch_size, cast=cast)
         self._adds = Adds(spec, checker, self._batch_size, self._streams)
         self._read_timeout_s = link.timeout_s if rate_limiter_timeout_ms == AUTO else rate_limiter_timeout_ms / 1000
-        self._source = TableSource(link, table.layout, table.item_length, knobs)
+        self._source = TableSource(link, table.layout, table.item_length, knobs, counts_draws=table.counts_draws)
         streams, priorities = self._streams, self._priorities
 
         def get_ready() -> None:
@@ -124,7 +124,7 @@ class ServedBuffer(SavedByServer, ReplayBuffer):
             link, self._read_timeout_s, priorities.look, self._stage, removes=table.max_times_sampled > 0
         )
         # What a draw has taken is gone, or counts for the limiter, also where the draw came to nothing.
-        self._keeps_rows = table.max_times_sampled > 0 or table.limiter.is_bounded
+        self._keeps_rows = table.counts_draws
         self._scanner: TableScanner | None = None
         if table.scan_table is not None:
             drawer = ItemDrawer(link, self._source, table.scan_table)

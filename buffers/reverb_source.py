@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from .reverb_link import ServerLink
 
 # How long Reverb waits by itself for an item; then its dataset ends, and our own stage looks why.
 SESSION_SECONDS = 0.5
+_FOR_EVER_MS = -1
 _MAX_CACHED_DRAWS = 64
 
 
@@ -27,14 +29,29 @@ class TableSource:
       layout: how a frame lies in its columns.
       item_length: frames in an item; None where items differ.
       knobs: Reverb's settings.
+      counts_draws: what is drawn and not delivered is missing (`ServedTable.counts_draws`).
     """
 
-    def __init__(self, link: ServerLink, layout: Layout, item_length: int | None, knobs: SamplerKnobs) -> None:
+    def __init__(
+        self, link: ServerLink, layout: Layout, item_length: int | None, knobs: SamplerKnobs, *, counts_draws: bool
+    ) -> None:
         self._link = link
         self._dtypes, self._shapes = layout.dataset_types(item_length)
         self._knobs = knobs
+        self._counts_draws = counts_draws
         # What fills up shorter items in a batch, where they differ.
         self._padding = None if isinstance(layout, PlainLayout) or item_length is not None else layout.padding[0]
+
+    def lasting(self) -> tf.data.Dataset:
+        """Samples `(info, columns [L, ...])`, for a reader that asks for more when it ends.
+
+        Where draws count it does not, but for one that asks for a single item at a time: when one of Reverb's workers
+        has waited for long enough, Reverb drops what the others, and it itself, have in their hands (of a table that
+        ran dry every half second 3 to 28 of 190 items).
+        """
+        at_once = self._knobs.max_in_flight_samples_per_worker * self._knobs.num_workers_per_iterator
+        can_lose = self._counts_draws and at_once > 1
+        return self._made(self._link.table, self._knobs, _FOR_EVER_MS if can_lose else int(SESSION_SECONDS * 1000))
 
     def dataset(
         self, *, table: str | None = None, max_samples: int | None = None, in_order: bool = False
@@ -42,21 +59,29 @@ class TableSource:
         """Samples `(info, columns [L, ...])`; it ends when it has waited for `SESSION_SECONDS`.
 
         Args:
-          table: another table of the same items.
+          table: another table of the same items, whose draws do not count.
           max_samples: instead of the knob's.
-          in_order: one worker and nothing ahead, so that a FIFO or heap table keeps its order.
+          in_order: one worker and nothing ahead, so that a FIFO or heap table keeps its order. So it is where draws
+            count: then nothing is in Reverb's hands when its time is up.
         """
         knobs = self._knobs
+        if in_order or (self._counts_draws and table is None):
+            knobs = dataclasses.replace(knobs, max_in_flight_samples_per_worker=1, num_workers_per_iterator=1)
+        if max_samples is not None:
+            knobs = dataclasses.replace(knobs, max_samples=max_samples)
+        return self._made(table or self._link.table, knobs, int(SESSION_SECONDS * 1000))
+
+    def _made(self, table: str, knobs: SamplerKnobs, timeout_ms: int) -> tf.data.Dataset:
         return load_reverb().TrajectoryDataset(
             self._link.address,
-            table or self._link.table,
+            table,
             self._dtypes,
             self._shapes,
-            max_in_flight_samples_per_worker=1 if in_order else knobs.max_in_flight_samples_per_worker,
-            num_workers_per_iterator=1 if in_order else knobs.num_workers_per_iterator,
+            max_in_flight_samples_per_worker=knobs.max_in_flight_samples_per_worker,
+            num_workers_per_iterator=knobs.num_workers_per_iterator,
             max_samples_per_stream=knobs.max_samples_per_stream,
-            rate_limiter_timeout_ms=int(SESSION_SECONDS * 1000),
-            max_samples=knobs.max_samples if max_samples is None else max_samples,
+            rate_limiter_timeout_ms=timeout_ms,
+            max_samples=knobs.max_samples,
         )
 
     def batches(self, samples: tf.data.Dataset, num: int, *, drop_remainder: bool = False) -> tf.data.Dataset:

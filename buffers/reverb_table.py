@@ -77,6 +77,11 @@ class ServedTable:
         return tuple(name for name in (self.name, self.max_mirror, self.min_mirror) if name is not None)
 
     @property
+    def counts_draws(self) -> bool:
+        """Each draw is one that others do not get: a limiter counts them, or an item goes after so many."""
+        return self.limiter.is_bounded or self.max_times_sampled > 0
+
+    @property
     def can_pass_by_removing(self) -> bool:
         """Whether drawing until it is empty is an ordered pass, as TF-Agents makes it."""
         return self.is_deterministic and (not self.layout.has_ids or self.max_times_sampled == 1)

@@ -115,6 +115,9 @@ class WaitStage:
         except (RuntimeError, load_reverb().DeadlineExceededError):
             # The thread that asks the server every second tells this.
             return np.float64(began), np.float64(now + 1.0), np.float64(line), np.int64(before), b""
+        # What others of this process have written since: Reverb may be asked only once, and waits for it.
+        with contextlib.suppress(WaitTimeoutError):
+            self._flush()
         # Reverb itself waits for so long; and that nobody draws is known from the second look on.
         patience = max(self._timeout_s, SESSION_SECONDS)
         state = limiter_state(info)
