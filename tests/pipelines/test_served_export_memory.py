@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 
 from replayfeed.buffers import ReplayServer, ReverbReplayBuffer, TableConfig
+from replayfeed.pipelines.buffer_episodes import buffer_source
+from replayfeed.pipelines.rlds_write import write_rlds
 
 NUM_FRAMES, SIDE = 4_000, 168  # 84,672 bytes each: 339 MB
 FLAG, NUMBER = tf.TensorSpec([], tf.bool), tf.TensorSpec([], tf.int64)
@@ -118,3 +120,17 @@ def test_an_export_takes_less_memory_than_the_table_holds_and_leaves_no_file(run
     # 25 MB stay in memory.
     assert read_windows == "3 episodes of {100}, files {(0, 0)}, then 0"
     assert int(both_peak_mb) < 450
+
+
+def test_the_folder_of_a_temporary_file_is_looked_for_before_a_table_is_read(tmp_path: pathlib.Path):
+    """That of a dataset, which `write_rlds` makes, is there in time."""
+    pytest.importorskip("reverb")
+    spec = {name: STEP[name] for name in ("is_first", "is_last", "is_terminal")} | {"observation": NUMBER}
+    with ReverbReplayBuffer.local(spec, max_size=10, sequence_length=1, timeout_s=20.0) as buffer:
+        last = np.array([[False, False, True]])
+        flags = {"is_first": last[:, ::-1], "is_last": last, "is_terminal": last}
+        buffer.add_sequence({"observation": np.arange(3)[None], **flags})
+        with pytest.raises(FileNotFoundError, match="temporary_folder '.*gone' is no folder: make it, or leave it out"):
+            next(iter(buffer_source(buffer, temporary_folder=tmp_path / "gone").read(None)))
+        report = write_rlds(buffer, tmp_path / "new" / "folder" / "mine", name="mine", progress=False)
+    assert report.steps == 2  # the final frame makes no item of one frame
