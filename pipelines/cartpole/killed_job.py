@@ -98,6 +98,8 @@ def run(
             first.append(told)
             if told.get("steps", 0) >= kill_at:
                 process.kill()
+                # What it had told before it was gone: it may have been faster than we.
+                first.extend(lines)
                 break
         else:
             raise RuntimeError(

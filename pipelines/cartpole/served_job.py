@@ -55,7 +55,7 @@ def run(settings: DqnSettings, seed: int) -> PartResult:
                 # The collectors go on while the learner trains; neither runs away from the other. They are
                 # up to _SLACK ahead of what is returned, which keeps updates and steps in the same ratio as in (a).
                 collectors.allow(num_steps + _SLACK)
-                collectors.wait_for(num_steps, timeout_s=120.0)
+                collectors.wait_for(num_steps, timeout_s=600.0)
                 return num_steps
 
             return train_to_bar(NAME, learner, buffer, collect, settings, after_round=publish)
