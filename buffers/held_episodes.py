@@ -97,7 +97,7 @@ def held_episodes(
     The oldest comes first, stream after stream. Frames that were deleted are not given, and part what they lay in.
 
     In memory are the episode at hand and a few MB. Of a table on a server they are what is drawn at once (some 8 MB,
-    which Reverb, TensorFlow and NumPy each have), at most 64 MB of its frames and some 60 bytes a frame: with more than
+    which Reverb, TensorFlow and NumPy each have), at most 64 MB of its frames and some 150 bytes a frame: with more than
     that, frames are in a file without a name until the reading ends.
 
     Args:

@@ -15,7 +15,7 @@ on, and the other one, when it is done, raises them again. Powers of two keep Re
 Where others write meanwhile there is always more to meet, and what is met may be new: then a scan
 goes on until each item that was there at first, and still is, has been met, but for one in a million scans.
 
-In memory are one draw, of some 8 MB, and 60 bytes a frame; the frames themselves are where the caller wants them.
+In memory are one draw, of some 8 MB, and some 150 bytes a frame; the frames themselves are where the caller wants them.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def buffer_source(
     A table on a server is scanned as a whole before its first episode comes, as Reverb draws in no order (it must be
     scannable; its sampler and limiter do not notice). While others write to it, it has no one view: what leaves it
     before its turn is missing, what comes may be there; the log and the report tell how much came. In memory are the
-    items drawn at once (8 MB, or one item if that is larger, which Reverb, TensorFlow and NumPy each have), some 60
+    items drawn at once (8 MB, or one item if that is larger, which Reverb, TensorFlow and NumPy each have), some 150
     bytes a frame, and at most 64 MB of frames: those of a larger table are in a temporary file, uncompressed, of which
     nothing is left when the reading ends, or the process.
 
