@@ -97,8 +97,8 @@ def held_episodes(
     The oldest comes first, stream after stream. Frames that were deleted are not given, and part what they lay in.
 
     In memory are the episode at hand and a few MB. Of a table on a server they are what is drawn at once (some 8 MB,
-    which Reverb, TensorFlow and NumPy each have), at most 64 MB of its frames and some 150 bytes a frame: with more than
-    that, frames are in a file without a name until the reading ends.
+    which Reverb, TensorFlow and NumPy each have), some 150 bytes a frame, and at most 64 MB of frames: those of a larger
+    table are in a file without a name until the reading ends.
 
     Args:
       buffer: one of this package, but for one of many agents: read its `buffer_of(policy)`.
@@ -248,15 +248,16 @@ def _of_table(buffer: ServedBuffer, how: _How) -> Iterator[HeldEpisode]:
     if folder is not None and not os.path.isdir(folder):
         raise FileNotFoundError(f"temporary_folder {os.fspath(folder)!r} is no folder: make it, or leave it out.")
     with ScannedColumns(layout.column_bytes, memory_bytes=SMALL_BYTES, folder=folder) as stored:
-        before = _num_inserted(buffer)
+        before = _counts(buffer)
         frames = _scanned(buffer, stored)
-        num_added = _num_inserted(buffer) - before
-        if num_added:
+        now = _counts(buffer)
+        meanwhile = _Counts(now.added - before.added, now.deleted - before.deleted)
+        if meanwhile.added:
             how.tell(
-                f"{num_added:,} items were added to table {buffer._table.name!r} while it was read: what left it "
+                f"{meanwhile.added:,} items were added to table {buffer._table.name!r} while it was read: what left it "
                 "meanwhile may be missing, and what came may be there"
             )
-        starts, stops, begins, ends = _table_parts(buffer._table, frames, is_still=num_added == 0)
+        starts, stops, begins, ends = _table_parts(buffer._table, frames, meanwhile)
         order = np.arange(len(starts))
         for index in (order if how.rng is None else how.rng.permutation(order)).tolist():
             rows = slice(int(starts[index]), int(stops[index]))
@@ -276,29 +277,58 @@ def _scanned(buffer: ServedBuffer, stored: ScannedColumns) -> ScannedFrames:
         return buffer._scanner.scan(buffer._streams.flushed_next_ids(), stored)
 
 
-def _table_parts(table: ServedTable, frames: ScannedFrames, *, is_still: bool) -> tuple[Array, Array, Array, Array]:
+class _Counts(NamedTuple):
+    """Items that were ever added to a table, and deleted from it."""
+
+    added: int
+    deleted: int
+
+
+def _counts(buffer: ServedBuffer) -> _Counts:
+    """With what this buffer has added."""
+    buffer._settle()
+    info = buffer.get_table_info()
+    added = int(info.rate_limiter_info.insert_stats.completed)
+    return _Counts(added, added - int(info.current_size))
+
+
+def _table_parts(table: ServedTable, frames: ScannedFrames, meanwhile: _Counts) -> tuple[Array, Array, Array, Array]:
     """Starts, stops, beginnings and ends `[E]` of the episodes of a table.
 
     Args:
       table: which one.
       frames: what it holds.
-      is_still: nothing was added to it meanwhile.
+      meanwhile: what was added and deleted while it was read.
     """
     kind = table.kind
     if isinstance(kind, WholeEpisodes):
         starts, stops = frames.items.starts, frames.items.starts + frames.items.num_after
         whole = np.full(len(starts), kind.over_long != "cut")
         return starts, stops, whole, whole
-    # Frames between two that are held are held too, so that a number left out is an episode's end.
-    is_dense = is_still and table.removes_oldest and isinstance(kind, Window) and kind.stride <= kind.num_steps
-    starts, stops, begins, ends = _parts_of(frames, is_dense=is_dense)
+    starts, stops, begins, ends = _parts_of(frames, _none_missing_before(table, frames, meanwhile))
     return starts, stops, begins, ends | frames.is_final[stops - 1]
 
 
-def _num_inserted(buffer: ServedBuffer) -> int:
-    """Items that were ever inserted, with what this buffer has added."""
-    buffer._settle()
-    return int(buffer.get_table_info().rate_limiter_info.insert_stats.completed)
+def _none_missing_before(table: ServedTable, frames: ScannedFrames, meanwhile: _Counts) -> Array:
+    """Which frames come right after the one before them in their stream: no frame between was missed, bool `[N]`.
+
+    Of a table that nobody wrote to the scan has met all items, and the frames between two that are held are held too.
+    While others write, what was held when the scan began is met but for single items, where two or more hold each
+    frame; what was deleted since was the oldest, and what came is the newest of each stream.
+    """
+    kind, num = table.kind, len(frames.ids)
+    if not (table.removes_oldest and isinstance(kind, Window) and kind.stride <= kind.num_steps):
+        return np.zeros(num, bool)
+    if not meanwhile.added:
+        return np.ones(num, bool)
+    is_sure = np.zeros(num, bool)
+    if 2 * kind.stride <= kind.num_steps:
+        length = kind.burn_in + kind.num_steps
+        oldest = meanwhile.deleted * kind.stride + length if meanwhile.deleted else 0
+        newest = meanwhile.added * kind.stride + length
+        for stream in frames.streams:
+            is_sure[stream.start + oldest + 1 : max(stream.start, stream.stop - newest)] = True
+    return is_sure
 
 
 def _runs_of(ring: FrameRing, is_deleted: Callable[[Array], Array] | None) -> _Runs:
@@ -327,11 +357,11 @@ def _runs_of(ring: FrameRing, is_deleted: Callable[[Array], Array] | None) -> _R
     return _Runs(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
 
-def _parts_of(frames: ScannedFrames, *, is_dense: bool) -> tuple[Array, Array, Array, Array]:
+def _parts_of(frames: ScannedFrames, none_missing: Array) -> tuple[Array, Array, Array, Array]:
     """Starts, stops, beginnings and ends `[E]` of frames whose ids follow each other.
 
-    Where an episode is cut its stream's ids leave out one number. So they do where one frame is missing, but for
-    tables that are dense.
+    Where an episode is cut its stream's ids leave out one number. So they do where one frame is missing, but where
+    none is before the frame (`_none_missing_before`).
     """
     ids, num = frames.ids, len(frames.ids)
     if not num:
@@ -340,7 +370,7 @@ def _parts_of(frames: ScannedFrames, *, is_dense: bool) -> tuple[Array, Array, A
     starts = np.append(0, np.flatnonzero(np.diff(ids) != 1) + 1)
     stops = np.append(starts[1:], num)
     at, streams = starts[1:], stream_of(ids)
-    is_cut = (ids[at] - ids[at - 1] == 2) & (streams[at] == streams[at - 1]) & is_dense
+    is_cut = (ids[at] - ids[at - 1] == 2) & (streams[at] == streams[at - 1]) & none_missing[at]
     begins = is_first_count(ids[starts]) | np.append(False, is_cut)
     return starts, stops, begins, np.append(is_cut, False)
 
