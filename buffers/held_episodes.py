@@ -97,8 +97,8 @@ def held_episodes(
     The oldest comes first, stream after stream. Frames that were deleted are not given, and part what they lay in.
 
     In memory are the episode at hand and a few MB. Of a table on a server they are what is drawn at once (some 8 MB,
-    which Reverb, TensorFlow and NumPy each have), some 150 bytes a frame, and at most 64 MB of frames: those of a larger
-    table are in a file without a name until the reading ends.
+    which Reverb, TensorFlow and NumPy each have), some 150 bytes a frame, and at most 64 MB of frames: of a larger
+    table they are in a file without a name until the reading ends.
 
     Args:
       buffer: one of this package, but for one of many agents: read its `buffer_of(policy)`.
