@@ -257,6 +257,11 @@ def _of_table(buffer: ServedBuffer, how: _How) -> Iterator[HeldEpisode]:
                 f"{meanwhile.added:,} items were added to table {buffer._table.name!r} while it was read: what left it "
                 "meanwhile may be missing, and what came may be there"
             )
+        if not frames.is_complete:
+            how.tell(
+                f"table {buffer._table.name!r} was written faster than it was read: some of what it held before may be "
+                "missing"
+            )
         starts, stops, begins, ends = _table_parts(buffer._table, frames, meanwhile)
         order = np.arange(len(starts))
         for index in (order if how.rng is None else how.rng.permutation(order)).tolist():
@@ -322,7 +327,7 @@ def _none_missing_before(table: ServedTable, frames: ScannedFrames, meanwhile: _
     if not meanwhile.added:
         return np.ones(num, bool)
     is_sure = np.zeros(num, bool)
-    if 2 * kind.stride <= kind.num_steps:
+    if frames.is_complete and 2 * kind.stride <= kind.num_steps:
         length = kind.burn_in + kind.num_steps
         oldest = meanwhile.deleted * kind.stride + length if meanwhile.deleted else 0
         newest = meanwhile.added * kind.stride + length

@@ -67,6 +67,7 @@ class ScannedFrames:
       items: the items by their drawn frames, in the same order, with `starts` as indices of frames.
       rows: int64 `[N]`, where each frame is in `stored`.
       stored: the frames as they were found.
+      is_complete: nothing that was held when the scan began, and still is, is missing.
     """
 
     ids: Array
@@ -74,6 +75,7 @@ class ScannedFrames:
     items: Placed
     rows: Array
     stored: ScannedColumns
+    is_complete: bool
 
     @property
     def columns(self) -> list[Array]:
@@ -133,7 +135,7 @@ class TableScanner:
         sizes = _DrawSizes(sum(self._layout.column_bytes))
         ending = _Ending(self._counts())
         watch = Watch(self._link)
-        level = _LEVEL_STEP
+        level, is_complete = _LEVEL_STEP, True
         try:
             while ending.num_first:
                 num = sizes.next(ending.num_first - len(found))
@@ -166,6 +168,7 @@ class TableScanner:
                         self._link.table,
                         ending.num_first,
                     )
+                    is_complete = False
                     break
                 if not new.any():
                     watch.tell_or_raise(
@@ -174,7 +177,7 @@ class TableScanner:
                     )
         finally:
             self._set_priorities(found.all(), 1.0)
-        return collected.frames(next_ids)
+        return collected.frames(next_ids, is_complete=is_complete)
 
     def _counts(self) -> _Counts:
         info = self._link.tables()[self._table]
@@ -308,11 +311,11 @@ class _Collected:
         rows = new[place // length] * length + place % length
         self._stored.append([column.reshape(-1, column.shape[-1])[rows] for column in columns])
 
-    def frames(self, next_ids: Array | None) -> ScannedFrames:
+    def frames(self, next_ids: Array | None, *, is_complete: bool) -> ScannedFrames:
         """All of them in order, but for what is not below `next_ids` of the same stream."""
         if not self._ids:
             nothing = np.zeros(0, np.int64)
-            return ScannedFrames(nothing, nothing.astype(bool), Placed(*[nothing] * 3), nothing, self._stored)
+            return ScannedFrames(nothing, nothing > 0, Placed(*[nothing] * 3), nothing, self._stored, is_complete)
         ids = np.concatenate(self._ids)
         order = np.argsort(ids)
         drawn, num_before, num_after = np.concatenate(self._items, axis=1)
@@ -324,7 +327,7 @@ class _Collected:
             drawn, num_before, num_after = drawn[whole], num_before[whole], num_after[whole]
         by_id = np.argsort(drawn)
         items = Placed(np.searchsorted(known, drawn[by_id]), num_before[by_id], num_after[by_id])
-        return ScannedFrames(known, np.concatenate(self._is_final)[order], items, order, self._stored)
+        return ScannedFrames(known, np.concatenate(self._is_final)[order], items, order, self._stored, is_complete)
 
 
 def _is_older(ids: Array, next_ids: Array) -> Array:
