@@ -11,10 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from replayfeed.buffers.nests import leaves_with_paths
-
 from .field_rules import apply_rules
 from .rlds_fields import Decoders, PlannedField
+from .rlds_sequences import with_lengths
 
 # Images of one episode that are decoded at the same time.
 _PARALLEL_STEPS = 16
@@ -28,19 +27,11 @@ class ColumnDecoder:
       decoders: the caller's, by place.
 
     Raises:
-      ValueError: a field is of a kind that TFDS writes and does not read.
       ValueError: a place in `decoders` is none of the dataset's, or is not encoded.
     """
 
     def __init__(self, features: Mapping[str, Any], decoders: Decoders | None) -> None:
         self._features = features
-        for place, feature in features.items():
-            if _is_unreadable(feature):
-                raise ValueError(
-                    f"step field {place!r} is a sequence of a fixed length, {feature}, which TFDS writes in a way that "
-                    "it cannot read, whichever fields are asked for: record it as a Tensor of that shape, or as a "
-                    "Sequence without a length."
-                )
         self._decoders = dict(decoders or {})
         for place in self._decoders:
             if place not in features:
@@ -69,12 +60,14 @@ class ColumnDecoder:
     def load(self, leaf: PlannedField, column: Any) -> Any:
         """The loaded column `[N + 1, ...]` of the one in the file."""
         decoder = self._decoders.get(leaf.path)
+        feature = self._features.get(leaf.path)
+        if feature is not None:
+            column = with_lengths(feature, column)
         if decoder is False:
             return apply_rules(leaf.rules, leaf.path, column)
-        feature = self._features.get(leaf.path)
         if decoder is None and (feature is None or not _is_encoded(leaf.given, column)):
             return apply_rules(leaf.rules, leaf.path, column)
-        if decoder is None and isinstance(column, tf.RaggedTensor):
+        if decoder is None and hasattr(feature, "feature"):
             parts = _decoded_parts(feature, column)
             if parts is not None:
                 return apply_rules(leaf.rules, leaf.path, parts)
@@ -85,7 +78,7 @@ class ColumnDecoder:
             numbers = _decompressed(feature, column, leaf.given)
             if numbers is not None:
                 return apply_rules(leaf.rules, leaf.path, numbers)
-        decode: Callable[[Any], Any] = feature.decode_example if decoder is None else decoder  # type: ignore[union-attr]
+        decode: Callable[[Any], Any] = feature.decode_example if decoder is None else decoder
 
         def load_step(encoded: Any) -> Any:
             value = decode(encoded)
@@ -115,7 +108,7 @@ def _part(feature: Any, name: str) -> Any:
     if not hasattr(feature, "feature"):
         return feature[name]
     length = tf.nest.flatten(feature.get_tensor_spec())[0].shape[0]
-    return type(feature)(feature.feature[name], length=length)
+    return type(feature)(_part(feature.feature, name), length=length)
 
 
 def decode_value(feature: Any, value: Any) -> Any:
@@ -127,17 +120,9 @@ def decode_value(feature: Any, value: Any) -> Any:
     if isinstance(value, Mapping):
         parts = {name: _part(feature, name) for name in value}
         return {name: decode_value(parts[name], part) for name, part in value.items()}
-    if isinstance(spec, tf.TensorSpec) and value.dtype == tf.string and spec.dtype != tf.string:
-        return feature.decode_example(value)
-    return value
-
-
-def _is_unreadable(feature: Any) -> bool:
-    """Whether TFDS's writer makes a ragged tensor of it in `steps`, and its parser looks for another."""
-    return any(
-        bool(getattr(stored, "sequence_rank", 0)) and None not in stored.shape
-        for _, stored in leaves_with_paths(feature.get_serialized_info(), ())
-    )
+    if value.dtype == tf.string and spec.dtype != tf.string:
+        value = feature.decode_example(value)
+    return with_lengths(feature, value)
 
 
 def _is_stored_as_strings(feature: Any) -> bool:
@@ -146,17 +131,25 @@ def _is_stored_as_strings(feature: Any) -> bool:
     return not isinstance(stored, Mapping) and tf.as_dtype(stored.tf_dtype) == tf.string
 
 
-def _decoded_parts(feature: Any, column: tf.RaggedTensor) -> tf.RaggedTensor | None:
-    """The values of sequences that vary in length, all at once; None where they vary in shape, too."""
+def _decoded_parts(feature: Any, column: Any) -> Any | None:
+    """The values of sequences `[N + 1, n]`, all at once; None where they vary in shape.
+
+    Args:
+      feature: a sequence, of whatever depth.
+      column: encoded; ragged where lengths vary.
+    """
     while hasattr(feature, "feature"):
         feature = feature.feature
     spec = feature.get_tensor_spec()
-    if not spec.shape.is_fully_defined():
+    if not isinstance(column, tf.Tensor | tf.RaggedTensor) or not spec.shape.is_fully_defined():
         return None
-    decoded = tf.map_fn(
-        feature.decode_example, column.flat_values, fn_output_signature=spec, parallel_iterations=_PARALLEL_STEPS
-    )
-    return column.with_flat_values(decoded)
+    flat = column.flat_values if isinstance(column, tf.RaggedTensor) else tf.reshape(column, [-1])
+    decoded = _decompressed(feature, flat, spec)
+    if decoded is None:
+        decoded = tf.map_fn(feature.decode_example, flat, fn_output_signature=spec, parallel_iterations=_PARALLEL_STEPS)
+    if isinstance(column, tf.RaggedTensor):
+        return column.with_flat_values(decoded)
+    return tf.reshape(decoded, tf.concat([tf.shape(column), spec.shape.as_list()], axis=0))
 
 
 def _is_encoded(given: Any, column: Any) -> bool:

@@ -69,11 +69,10 @@ def files_source(
         features = tfds.features.FeatureConnector.from_config(str(folder))
     name = os.path.basename(files[0]).split(".")[0]
     reader = FeatureReader(name, features, wanted, where=str(folder))
-    skip = reader.decoders(tfds)
 
     @tf.autograph.experimental.do_not_convert
     def parse(index: tf.Tensor, record: tf.Tensor) -> dict[str, Any]:
-        return {**reader.select(features.deserialize_example(record, decoders=skip)), INDEX: index}
+        return {**reader.select(reader.parse(record)), INDEX: index}
 
     def read(seed: int | None) -> Iterator[RawEpisode]:
         records = _array_records(files) if kinds == {True} else tf.data.TFRecordDataset(list(files))

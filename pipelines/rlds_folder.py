@@ -24,6 +24,7 @@ from .ends_at_exit import EndsAtExit
 from .episode_source import EPISODE_ID, INDEX, METADATA, EpisodeSource, RawEpisode, raw_episodes
 from .rlds_decode import ColumnDecoder, decode_value, features_by_place
 from .rlds_fields import Choice, FieldPlan, plan_fields
+from .rlds_sequences import as_written, spec_of_value
 from .rlds_steps import INVALID, STEPS
 
 INFO_FILE = "dataset_info.json"
@@ -126,12 +127,29 @@ class FeatureReader:
         step_features = features[STEPS].feature
         self._decoder = ColumnDecoder(features_by_place(step_features), wanted.decoders)
         self._own = [key for key in features if key not in (STEPS, INVALID)]
-        given = _given_spec(self._decoder, {key: step_features[key].get_tensor_spec() for key in step_features})
+        given = _given_spec(self._decoder, {key: spec_of_value(step_features[key]) for key in step_features})
         self._plan: FieldPlan = plan_fields(name, given, wanted)
+        tfds = import_tfds()
+        self._stored = as_written(tfds, features)
+        self._skip = _skip_all(tfds, self._stored)
 
-    def decoders(self, tfds: Any) -> dict[str, Any]:
-        """What TFDS needs to leave everything as the file holds it, episode metadata too."""
-        return _skip_all(tfds, self._features)
+    def decoders(self, tfds: Any) -> Any:
+        """What TFDS's `as_dataset` needs to leave everything as the file holds it, episode metadata too."""
+        if self._stored is self._features:
+            return self._skip
+        stored = self._stored
+
+        class AsWritten(tfds.decode.PartialDecoding):
+            """Parses by the features by which TFDS finds what it wrote."""
+
+            def extract_features(self, features: Any) -> Any:
+                return stored
+
+        return AsWritten(stored, decoders=self._skip)
+
+    def parse(self, record: Any) -> Any:
+        """An episode as the file holds it, of its bytes."""
+        return self._stored.deserialize_example(record, decoders=self._skip)
 
     def select(self, episode: Mapping[str, Any]) -> dict[str, Any]:
         """The loaded part of an episode, an element for `raw_episodes`."""
@@ -153,6 +171,8 @@ class FeatureReader:
         """Whether the columns of a dataset of episodes, of this spec, need nothing done to them."""
         own_stored = tf.nest.flatten([stored[key] for key in self._own])
         own = tf.nest.flatten([self._features[key].get_tensor_spec() for key in self._own])
+        if self._stored is not self._features:
+            return False
         if [spec.dtype for spec in own_stored] != [spec.dtype for spec in own]:
             return False
         return all(tf.nest.flatten(self._plan.select(stored[STEPS], self._decoder.takes_as_it_is)))
@@ -165,7 +185,7 @@ class FeatureReader:
             read,
             num_episodes=num_episodes,
             not_loaded=self._plan.not_loaded,
-            metadata_spec={key: self._features[key].get_tensor_spec() for key in self._own},
+            metadata_spec={key: spec_of_value(self._features[key]) for key in self._own},
             is_d4rl=self._name.startswith("d4rl_"),
         )
 
@@ -241,12 +261,10 @@ def _array_record_reader(
         for part in builder.info.splits[split].file_instructions
         for number in range(part.skip, part.skip + part.take)
     ]
-    skip = reader.decoders(tfds)
 
     @tf.autograph.experimental.do_not_convert
     def parse(place: tf.Tensor, episode_id: tf.Tensor, record: tf.Tensor) -> dict[str, Any]:
-        episode = builder.info.features.deserialize_example(record, decoders=skip)
-        return {**reader.select(episode), INDEX: place, EPISODE_ID: episode_id}
+        return {**reader.select(reader.parse(record)), INDEX: place, EPISODE_ID: episode_id}
 
     def read(seed: int | None) -> Iterator[RawEpisode]:
         order = np.arange(len(records)) if seed is None else np.random.default_rng(seed).permutation(len(records))

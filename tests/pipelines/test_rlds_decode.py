@@ -252,24 +252,6 @@ def test_fr_086_images_that_are_stacked_are_written_and_read(tmp_path):
     assert load_rlds(tmp_path / "mine", layout="transition").element_spec["observation"].shape == (3, 3, 3, 3)
 
 
-@pytest.mark.parametrize(
-    "feature",
-    [
-        F.Sequence(F.Image(shape=(3, 3, 3), encoding_format="png"), length=3),
-        F.Sequence(np.int64, length=3),
-        F.Video(shape=(3, 3, 3, 3), encoding_format="png"),
-    ],
-    ids=["images", "numbers", "video"],
-)
-def test_fr_086_a_sequence_of_fixed_length_which_tfds_cannot_read_is_refused_by_name(recorded, feature):
-    value = [1, 2, 3] if feature.feature.shape == () else list(np.zeros([3, 3, 3, 3], np.uint8))
-    path = recorded(feature, [value] * 2)
-    with pytest.raises(
-        ValueError, match="step field 'observation' is a sequence of a fixed length, .* record it as a Tensor"
-    ):
-        load_rlds(path, layout="transition")
-
-
 def test_sequences_of_images_that_vary_in_number_are_padded_cropped_or_kept_encoded(recorded):
     images = RNG.integers(0, 256, [3, 3, 3, 3], np.uint8)
     path = recorded(
