@@ -165,13 +165,20 @@ class AgentChecker:
             self._check_dicts(items, None, None, None)
         return AgentAdd(rows, {}, None, None, as_tensors, True)
 
-    def sequence(self, items: Any, end_of_episode: Any, priorities: Any) -> AgentAdd:
-        """`T` moments in which each agent that is named is present in all environments, leaves `[B, T, ...]`.
+    def sequence(self, items: Any, end_of_episode: Any, priorities: Any, environments: Array | None = None) -> AgentAdd:
+        """`T` moments in which each agent that is named is present, leaves `[n, T, ...]`.
+
+        Args:
+          items: by agent.
+          end_of_episode: bool `[n, T]`, or by agent.
+          priorities: by agent `[n, T]`.
+          environments: int64 `[n]`, ascending, whose moments they are; None: of all, so that `n` is `B`.
 
         Raises:
           ValueError: something does not fit, or agents disagree about `T`.
         """
         self._check_dicts(items, end_of_episode, priorities, None)
+        chosen = self._everywhere if environments is None else environments
         by_agent: Mapping[str, Any] = end_of_episode if isinstance(end_of_episode, Mapping) else {}
         rows: dict[str, AgentRows] = {}
         num_steps: int | None = None
@@ -182,32 +189,41 @@ class AgentChecker:
             try:
                 flat = self._known.specs[agent].flatten(items[agent])
                 as_tensors = isinstance(flat[0], tf.Tensor)
-                leaves, length = checker.check_sequence_leaves(flat)
+                leaves, length = checker.check_sequence_leaves(flat, len(chosen))
                 num_steps = length if num_steps is None else num_steps
                 if length != num_steps:
                     raise ValueError(f"it has {length} steps, and agents before it have {num_steps}.")
-                shape = (self._batch_size, length)
+                shape = (len(chosen), length)
                 told = by_agent.get(agent) if isinstance(end_of_episode, Mapping) else end_of_episode
                 ends = None if told is None else as_flags("end_of_episode", told, shape)
                 given = _of(priorities, agent)
                 checked = None if given is None else check_priorities(given, None, shape)
-                rows[agent] = AgentRows(leaves, self._everywhere, ends, checked)
+                rows[agent] = AgentRows(leaves, chosen, ends, checked)
             except ValueError as error:
                 raise ValueError(f"agent {agent!r}: {error}") from error
-        shape = (self._batch_size, num_steps or 0)
+        shape = (len(chosen), num_steps or 0)
         absent = [agent for agent in self._checkers if agent not in items]
         ended = {
-            agent: as_flags(f"agent {agent!r}: end_of_episode", by_agent[agent], shape)
+            agent: self._in_all(as_flags(f"agent {agent!r}: end_of_episode", by_agent[agent], shape), chosen)
             for agent in absent
             if agent in by_agent
         }
         ends = None
         if absent and end_of_episode is not None and not isinstance(end_of_episode, Mapping):
-            ends = as_flags("end_of_episode", end_of_episode, shape)
-        return AgentAdd(rows, ended, ends, num_steps or 0, as_tensors, True)
+            ends = self._in_all(as_flags("end_of_episode", end_of_episode, shape), chosen)
+        everywhere = len(chosen) == self._batch_size
+        return AgentAdd(rows if len(chosen) else {}, ended, ends, num_steps or 0, as_tensors, everywhere)
 
-    def trace(self, items: Any, *, sequence: bool) -> None:
-        """Checks inside a `tf.function` what tracing knows: structure, dtypes and static shapes.
+    def _in_all(self, flags: Array, environments: Array) -> Array:
+        """Bool `[B, T]` of flags `[n, T]` of some environments: False in the others."""
+        if len(environments) == self._batch_size:
+            return flags
+        everywhere = np.zeros((self._batch_size, flags.shape[1]), bool)
+        everywhere[environments] = flags
+        return everywhere
+
+    def trace(self, items: Any, *, sequence: bool, num_rows: int | None) -> None:
+        """Checks inside a `tf.function` what tracing knows: structure, dtypes and static shapes, `num_rows` rows.
 
         Raises:
           ValueError: something does not fit.
@@ -215,7 +231,7 @@ class AgentChecker:
         self._check_dicts(items, None, None, None)
         for agent in items:
             try:
-                self._checkers[agent].trace(items[agent], num_rows=self._batch_size, sequence=sequence)
+                self._checkers[agent].trace(items[agent], num_rows=num_rows, sequence=sequence)
             except ValueError as error:
                 raise ValueError(f"agent {agent!r}: {error}") from error
 

@@ -300,20 +300,23 @@ class LockstepAgents:
         """What the moments `[B, T]` of a sequence are; flags are bool `[agents, B, T]`."""
         lives, num_steps = self._lives.copy(), present.shape[-1]
         none = np.zeros(self._batch_size, bool)
-        codes = np.full((self._batch_size, num_steps, len(present)), PRESENT, np.uint8)
+        codes = np.ascontiguousarray(np.moveaxis(PRESENT * present.astype(np.uint8), 0, -1))
         restarted, over, all_final = np.zeros((3, self._batch_size, num_steps), bool)
-        # Where all are there and nothing happens there is nothing to look at.
-        is_event = (begins | ends | ~present).any(axis=(0, 1))
-        last = -1
-        for t in range(num_steps) if not lives.is_quiet else np.flatnonzero(is_event).tolist():
-            if t > last + 1:
-                lives.commit(self._quiet)
-            step = lives.step(present[..., t], begins[..., t], ends[..., t], final[..., t], none)
-            lives.commit(step)
-            codes[:, t], restarted[:, t], over[:, t], all_final[:, t] = step[:4]
-            last = t
-        if num_steps > last + 1:
-            lives.commit(self._quiet)
+        # Nothing to look at is where no life begins or ends, and none that was parted goes on.
+        is_event = (begins | ends).any(axis=(0, 1))
+        if not lives.is_quiet:
+            is_event[:1] = True
+            is_event[1:] |= (present[..., 1:] != present[..., :-1]).any(axis=(0, 1))
+        seen = 0
+        for t in (*np.flatnonzero(is_event).tolist(), num_steps):
+            if t > seen:
+                there = lives.alive | present[..., seen:t].any(axis=-1)
+                lives.commit(self._quiet._replace(alive=there, parted=lives.parted))
+            if t < num_steps:
+                step = lives.step(present[..., t], begins[..., t], ends[..., t], final[..., t], none)
+                lives.commit(step)
+                codes[:, t], restarted[:, t], over[:, t], all_final[:, t] = step[:4]
+            seen = t + 1
         return Moment(codes, restarted, over, all_final, lives.alive, lives.parted)
 
     def _zeros(self, agent: str, outer: tuple[int, ...]) -> list[Array]:

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import tensorflow as tf
 
+from .adds import check_streams
 from .agent_buffers import MakeBuffer
 from .agent_draws import AgentDraws
 from .agent_input import AgentAdd, AgentChecker
@@ -272,25 +273,28 @@ class MultiAgentReplayBuffer(AgentDraws, SavedAgents, ReplayBuffer):
           items: by agent, leaves `[B, T, ...]`.
           end_of_episode: bool `[B, T]`; or by agent.
           priorities: by agent `[B, T]`; in lockstep `[B, T]`.
-          streams: None, as in `add_batch`.
+          streams: int `[n]`, ascending and each once, environments whose moments these are, `n` for `B` in all else;
+            in the others nothing happens. None: all.
 
         Returns:
           As `add_batch`, `[B, T]`.
 
         Raises:
-          ValueError: as `add_batch`; also where agents disagree about `T`.
+          ValueError: as `add_batch`; also where agents disagree about `T`, or `streams` are no environments.
         """
-        if streams is not None:
-            raise ValueError("streams: add_sequence is of all environments; add moments by add_batch(present=...).")
         if not tf.executing_eagerly():
-            return self._add_in_graph(items, end_of_episode, priorities, None, sequence=True)
+            return self._add_in_graph(items, end_of_episode, priorities, streams, sequence=True)
         self._check_open()
+        chosen = None if streams is None else check_streams(streams, self._batch_size)
+        add = self._checker.sequence(items, end_of_episode, None if self._lockstep else priorities, chosen)
         if self._lockstep is not None:
-            add = self._checker.sequence(items, end_of_episode, None)
-            given = self._joint_priorities(priorities, (self._batch_size, add.num_steps or 0))
-            return _like(add, self._writer.add(add, given))
-        add = self._checker.sequence(items, end_of_episode, priorities)
-        return self._by_agent(items, add, self._writer.add(add, None))
+            num_rows = self._batch_size if chosen is None else len(chosen)
+            given = self._joint_priorities(priorities, (num_rows, add.num_steps or 0))
+            if chosen is None:
+                return _like(add, self._writer.add(add, given))
+            return _like(add, self._writer.add(add, _in_rows(given, chosen, self._batch_size))[chosen])
+        ids = self._by_agent(items, add, self._writer.add(add, None))
+        return ids if chosen is None else {agent: _rows_of(each, chosen) for agent, each in ids.items()}
 
     def let_streams_part(self) -> None:
         """Nothing to do: agents come and go anyhow."""
@@ -471,9 +475,14 @@ class MultiAgentReplayBuffer(AgentDraws, SavedAgents, ReplayBuffer):
         return {agent: tf.constant(each) for agent, each in ids.items()} if add.as_tensors else ids
 
     @tf.autograph.experimental.do_not_convert
-    def _add_in_graph(self, items: Items, end_of_episode: Any, priorities: Any, present: Any, *, sequence: bool) -> Any:
-        self._checker.trace(items, sequence=sequence)
-        structure = (items, end_of_episode, priorities, present)
+    def _add_in_graph(self, items: Items, end_of_episode: Any, priorities: Any, where: Any, *, sequence: bool) -> Any:
+        """`where` is `streams` of a sequence, `present` of a moment."""
+        num_rows: int | None = self._batch_size
+        if sequence and where is not None:
+            where = tf.convert_to_tensor(where)
+            num_rows = where.shape[0] if where.shape.rank == 1 else None
+        self._checker.trace(items, sequence=sequence, num_rows=num_rows)
+        structure = (items, end_of_episode, priorities, where)
         # None stands for itself in a nest.
         given = [leaf for leaf in tf.nest.flatten(structure) if leaf is not None]
         places = [leaf is not None for leaf in tf.nest.flatten(structure)]
@@ -482,15 +491,15 @@ class MultiAgentReplayBuffer(AgentDraws, SavedAgents, ReplayBuffer):
         def write(buffer: MultiAgentReplayBuffer, *arrays: Array) -> Array:
             left = iter(arrays)
             leaves = [next(left) if is_there else None for is_there in places]
-            items, ends, priorities, present = tf.nest.pack_sequence_as(structure, leaves)
+            items, ends, priorities, where = tf.nest.pack_sequence_as(structure, leaves)
             if sequence:
-                ids = buffer.add_sequence(items, end_of_episode=ends, priorities=priorities)
+                ids = buffer.add_sequence(items, end_of_episode=ends, priorities=priorities, streams=where)
             else:
-                ids = buffer.add_batch(items, end_of_episode=ends, priorities=priorities, present=present)
+                ids = buffer.add_batch(items, end_of_episode=ends, priorities=priorities, present=where)
             return np.stack([ids[agent] for agent in agents]) if agents else np.asarray(ids)
 
         ids = call_weakly(self, write, [tf.convert_to_tensor(leaf) for leaf in given], tf.int64)
-        inner = [self._batch_size, None] if sequence else [self._batch_size]
+        inner = [num_rows, None] if sequence else [self._batch_size]
         ids.set_shape([len(agents), *inner] if agents else inner)
         return dict(zip(agents, tf.unstack(ids), strict=True)) if agents else ids
 
@@ -502,6 +511,19 @@ class MultiAgentReplayBuffer(AgentDraws, SavedAgents, ReplayBuffer):
 def _like(add: AgentAdd, ids: Array) -> Ids:
     """Ids as a tensor where the items are tensors."""
     return tf.constant(ids) if add.as_tensors else ids
+
+
+def _in_rows(priorities: Array | None, environments: Array, batch_size: int) -> Array | None:
+    """`[B, T]` of priorities `[n, T]` of some environments."""
+    if priorities is None:
+        return None
+    everywhere: Array = np.zeros((batch_size, *priorities.shape[1:]))
+    everywhere[environments] = priorities
+    return everywhere
+
+
+def _rows_of(ids: Ids, environments: Array) -> Ids:
+    return tf.gather(ids, environments) if isinstance(ids, tf.Tensor) else ids[environments]
 
 
 def check_pair(policy: str, keys: Any, td_errors: Any) -> None:

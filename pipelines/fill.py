@@ -48,9 +48,9 @@ def fill(
 (`let_streams_part`). A ring keeps the newest `capacity / batch_size` frames of each stream |
     | `RolloutBuffer` | one rollout of one stream: what does not fit any more is refused |
     | `MultiAgentReplayBuffer`, independent | the life of the agent that `Episode.agent` names, at moments of its own: \
-what agents did at the same time is not matched |
-    | in lockstep | episodes of one id that follow each other are those of one environment: all agents begin at the \
-same moment, and each is absent after its own end |
+what agents did at the same time is not matched; in the environment in which it got the fewest frames so far |
+    | in lockstep | episodes of one id that follow each other are those of one environment, the one with the fewest \
+moments so far: all agents begin at the same moment, and each is absent after its own end |
     | on Reverb | an item for each window, or episode, that the table holds. Episodes too short for one give none: \
 the buffer logs how many, and this report counts them all the same |
 
@@ -69,7 +69,7 @@ the buffer logs how many, and this report counts them all the same |
       buffer: any buffer whose `data_spec` is `episodes.element_spec`, up to what the buffer itself casts; or tables
         that are written together.
       episodes: as `load_rlds` gives them.
-      streams: numbers of the streams that get the episodes; None: all.
+      streams: numbers of the streams (of a multi-agent buffer: of the environments) that get the episodes; None: all.
       priorities: raw priorities `[T]` of an `Episode`'s frames, finite and at least 0; None: what the buffer gives new
         frames.
       resume: path of the file; it is made where there is none. One for each source and buffer.
@@ -81,7 +81,7 @@ the buffer logs how many, and this report counts them all the same |
     Raises:
       TypeError: `buffer` is no `ReplayBuffer`, `episodes` are no `Episodes`, or `priorities` is no function.
       ValueError: `streams` are none of the buffer, or it has several streams that cannot part any more.
-      ValueError: a multi-agent buffer of several environments, or in lockstep with `priorities`.
+      ValueError: a multi-agent buffer in lockstep with `priorities`.
       ValueError: `resume` is a file of another load, or the buffer was emptied since.
       ValueError: the episodes do not fit `data_spec`; the message names each field. Nothing is written.
       ValueError: an episode is bad, and `on_bad_episode` is `'error'`; or the buffer refuses it, as when a value does

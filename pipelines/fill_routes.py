@@ -69,26 +69,23 @@ def route_into(
     Raises:
       TypeError: `buffer` is none, or `priorities` no function.
       ValueError: `streams` are none of the buffer, or there are several that cannot part.
-      ValueError: a multi-agent buffer of several environments, or with `streams`; in lockstep with `priorities`.
+      ValueError: a multi-agent buffer in lockstep with `priorities`.
     """
     if not isinstance(buffer, ReplayBuffer | ReverbTableGroup):
         raise TypeError(f"buffer must be a ReplayBuffer, or a ReverbTableGroup, got {type(buffer).__name__}.")
     if priorities is not None and not callable(priorities):
         raise TypeError(f"priorities must be a function of an Episode, or None, got {type(priorities).__name__}.")
+    given = np.atleast_1d(range(buffer.batch_size) if streams is None else streams)
+    chosen = check_streams(np.sort(given), buffer.batch_size)
+    if not len(chosen):
+        raise ValueError("streams: expected at least one, got none.")
     if not isinstance(buffer, MultiAgentReplayBuffer):
-        return _StreamRoute(buffer, streams, priorities, told_by_frames=told_by_frames)
-    if streams is not None:
-        raise ValueError("streams: the streams of a multi-agent buffer are its agents, which the episodes name.")
-    if buffer.batch_size != 1:
-        raise ValueError(
-            f"the buffer has {buffer.batch_size} environments, whose moments are written side by side, and episodes "
-            "differ in length; build it with batch_size=1."
-        )
+        return _StreamRoute(buffer, chosen, priorities, told_by_frames=told_by_frames)
     if buffer.mode == "independent":
-        return _AgentRoute(buffer, priorities, told_by_frames=told_by_frames)
+        return _AgentRoute(buffer, chosen, priorities, told_by_frames=told_by_frames)
     if priorities is not None:
         raise ValueError("priorities: in lockstep they are those of moments, which no single agent's episode tells.")
-    return _LockstepRoute(buffer, told_by_frames=told_by_frames)
+    return _LockstepRoute(buffer, chosen, told_by_frames=told_by_frames)
 
 
 class _StreamRoute:
@@ -97,7 +94,7 @@ class _StreamRoute:
     def __init__(
         self,
         buffer: ReplayBuffer | ReverbTableGroup,
-        streams: int | Sequence[int] | None,
+        streams: Array,
         priorities: PriorityRule | None,
         *,
         told_by_frames: bool,
@@ -105,11 +102,8 @@ class _StreamRoute:
         self._buffer = buffer
         self._priorities = priorities
         self._told_by_frames = told_by_frames
-        given = np.atleast_1d(range(buffer.batch_size) if streams is None else streams)
-        self._streams = check_streams(np.sort(given), buffer.batch_size)
-        if not len(self._streams):
-            raise ValueError("streams: expected at least one, got none.")
-        self._num_frames = np.zeros(len(self._streams), np.int64)
+        self._streams = streams
+        self._num_frames = np.zeros(len(streams), np.int64)
         self._num_episodes = 0
 
     def check_fits(self, episodes: Episodes) -> None:
@@ -147,8 +141,7 @@ class _StreamRoute:
         self._num_episodes += 1
 
     def end_streams(self) -> None:
-        for stream in self._streams.tolist():
-            self._buffer.end_stream(stream)
+        _end_streams(self._buffer, self._streams)
 
     def notes(self) -> Iterator[str]:
         buffer = self._buffer
@@ -186,14 +179,24 @@ class _StreamRoute:
 
 
 class _AgentRoute:
-    """Each episode as the life of an agent in a buffer of independent ones: at moments of its own."""
+    """Each episode as the life of an agent in a buffer of independent ones: at moments of its own.
+
+    It goes into the environment in which that agent got the fewest frames so far.
+    """
 
     def __init__(
-        self, buffer: MultiAgentReplayBuffer, priorities: PriorityRule | None, *, told_by_frames: bool
+        self,
+        buffer: MultiAgentReplayBuffer,
+        environments: Array,
+        priorities: PriorityRule | None,
+        *,
+        told_by_frames: bool,
     ) -> None:
         self._buffer = buffer
+        self._environments = environments
         self._priorities = priorities
         self._told_by_frames = told_by_frames
+        self._num_frames = {agent: np.zeros(len(environments), np.int64) for agent in buffer.agents}
         self._num_evicted = buffer.stats().evicted
 
     def check_fits(self, episodes: Episodes) -> None:
@@ -209,24 +212,32 @@ class _AgentRoute:
         if self._priorities is not None:
             given = check_priorities(self._priorities(episode), None, (episode.num_frames,))
             priorities = {agent: given[np.newaxis]}
+        index = int(self._num_frames[agent].argmin())
         self._buffer.add_sequence(
             {agent: map_leaves(lambda leaf: leaf[np.newaxis], episode.frames)},
             end_of_episode=None if self._told_by_frames else {agent: _ends(episode.num_frames)},
             priorities=priorities,
+            streams=self._environments[index : index + 1],
         )
+        self._num_frames[agent][index] += episode.num_frames
 
     def end_streams(self) -> None:
-        self._buffer.end_stream()
+        _end_streams(self._buffer, self._environments)
 
     def notes(self) -> Iterator[str]:
         return _notes_of_evicted(self._buffer, self._num_evicted)
 
 
 class _LockstepRoute:
-    """The episodes of the same id, one of each agent, as the same moments of one environment."""
+    """The episodes of the same id, one of each agent, as the same moments of one environment.
 
-    def __init__(self, buffer: MultiAgentReplayBuffer, *, told_by_frames: bool) -> None:
+    That is the one that got the fewest moments so far.
+    """
+
+    def __init__(self, buffer: MultiAgentReplayBuffer, environments: Array, *, told_by_frames: bool) -> None:
         self._buffer = buffer
+        self._environments = environments
+        self._num_moments = np.zeros(len(environments), np.int64)
         self._told_by_frames = told_by_frames
         specs = {agent: DataSpec(buffer.data_spec[agent]) for agent in buffer.agents}
         self._specs = specs
@@ -247,6 +258,8 @@ class _LockstepRoute:
             if agent in lives:
                 raise ValueError(f"agent {agent!r} comes twice in the episode of this id.")
             lives[agent] = episode.num_frames, self._check(agent, episode)
+        index = int(self._num_moments.argmin())
+        environment = self._environments[index : index + 1]
         # All are there from the first moment on, and each to its own end.
         start = 0
         for stop in sorted({length for length, _ in lives.values()}):
@@ -255,12 +268,15 @@ class _LockstepRoute:
                 if length >= stop:
                     frames[agent] = self._specs[agent].pack([leaf[:, start:stop] for leaf in leaves])
                     ends[agent] = _ends(stop - start) if length == stop else np.zeros([1, stop - start], bool)
-            self._buffer.add_sequence(frames, end_of_episode=None if self._told_by_frames else ends)
+            self._buffer.add_sequence(
+                frames, end_of_episode=None if self._told_by_frames else ends, streams=environment
+            )
             start = stop
-        self._buffer.end_stream()
+        _end_streams(self._buffer, environment)
+        self._num_moments[index] += start
 
     def end_streams(self) -> None:
-        self._buffer.end_stream()
+        _end_streams(self._buffer, self._environments)
 
     def notes(self) -> Iterator[str]:
         return _notes_of_evicted(self._buffer, self._num_evicted)
@@ -270,13 +286,19 @@ class _LockstepRoute:
         frames = map_leaves(lambda leaf: leaf[np.newaxis], episode.frames)
         if agent not in self._fitting:
             # By the buffer itself, which knows whether it casts.
-            self._buffer.add_sequence({agent: tf.nest.map_structure(lambda leaf: leaf[:, :0], frames)})
+            none = {agent: tf.nest.map_structure(lambda leaf: leaf[:, :0], frames)}
+            self._buffer.add_sequence(none, streams=self._environments[:1])
             self._fitting.add(agent)
         try:
             leaves, _ = self._checkers[agent].check_sequence_leaves(self._specs[agent].flatten(frames))
         except ValueError as error:
             raise ValueError(f"agent {agent!r}: {error}") from error
         return leaves
+
+
+def _end_streams(buffer: ReplayBuffer | ReverbTableGroup, streams: Array) -> None:
+    for stream in streams.tolist():
+        buffer.end_stream(stream)
 
 
 def agent_of(episode: Episode, buffer: MultiAgentReplayBuffer) -> str:

@@ -1,5 +1,7 @@
 """Each kind of buffer, filled: streams, agents, priorities, what is refused, and what the report says of capacity."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,8 +11,10 @@ from replayfeed.buffers import (
     EpisodicReplayBuffer,
     MultiAgentReplayBuffer,
     ReservoirReplayBuffer,
+    ReverbAgentTables,
     ReverbReplayBuffer,
     RolloutBuffer,
+    TableConfig,
     TFPrioritizedReplayBuffer,
     TFUniformReplayBuffer,
     Window,
@@ -240,6 +244,96 @@ def test_agents_of_one_policy_share_a_buffer_and_no_window():
     assert sorted(items["observation"].numpy().tolist() for items, _ in dataset) == [[0, 1], [3, 4]]
 
 
+_MAKERS = {
+    "uniform": lambda spec: BufferConfig("uniform", 120),
+    "episodic": lambda spec: BufferConfig("episodic", 60, max_frames=600),
+}
+
+
+@pytest.mark.parametrize("kind", ["uniform", "episodic"])
+def test_the_episodes_of_an_agent_go_into_the_environment_where_it_has_the_fewest_frames(kind):
+    episodes = _of_agents((3, "a"), (1, "b"), (2, "a"), (2, "a"), (1, "b"), (2, "a"))
+    specs = dict.fromkeys(("a", "b"), episodes.element_spec)
+    buffer = MultiAgentReplayBuffer(specs, lambda agent: "both", _MAKERS[kind](specs), batch_size=2)
+    report = fill(buffer, episodes, progress=False)
+    assert (report.episodes, report.frames) == (6, 11)
+    held = {agent: frames["observation"].to_list() for agent, frames in buffer.gather_all().items()}
+    # Of lengths 3, 2, 2, 2: the first into environment 0, the next two into 1, the last into 0 again.
+    expected = {"a": [[0, 1, 2, 14, 15], [6, 7, 9, 10]], "b": [[4], [12]]}
+    if kind == "uniform":
+        assert held == expected
+    assert sorted(sum(held["a"], [])) == sorted(sum(expected["a"], []))
+    windows = buffer.as_dataset(window=Window(2), single_deterministic_pass=True, policy="both")
+    found = sorted((items["observation"].numpy().tolist(), info.times.numpy().tolist()) for items, info in windows)
+    assert [pair for pair, _ in found] == [[0, 1], [1, 2], [6, 7], [9, 10], [14, 15]]
+    # Each environment counts moments of its own; that of b is one of them.
+    assert [times for _, times in found] == [[0, 1], [1, 2], [0, 1], [2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize("layout", ["transition", "trajectory"])
+def test_joint_episodes_go_into_the_environment_with_the_fewest_moments(layout):
+    episodes = _of_agents(
+        (3, "a", "x"), (1, "b", "x"), (2, "b", "y"), (1, "a", "z"), (2, "b", "z"), (1, "a", "w"), layout=layout
+    )
+    specs = dict.fromkeys(("a", "b"), episodes.element_spec)
+    config = BufferConfig("uniform", 100)
+    buffer = MultiAgentReplayBuffer(specs, lambda agent: agent, config, mode="lockstep", batch_size=2)
+    fill(buffer, episodes, progress=False)
+    moments = []
+    for items, info in buffer.as_dataset(single_deterministic_pass=True):
+        observation = {a: (f["observation"] if layout == "transition" else f.observation) for a, f in items.items()}
+        moments.append(tuple(int(observation[a]) if info.mask[a] else None for a in ("a", "b")))
+    # x into environment 0, y and z into 1, w into 0 again; a boundary frame is in a moment of the other agent.
+    last = 10 if layout == "trajectory" else None
+    x, w = [(0, 4), (1, 5 if last else None), (2, None)], [(14, None)]
+    assert moments == [*x, *w, (None, 6), (None, 7), (9, 11), (last, 12)]
+
+
+@pytest.mark.parametrize("mode", ["independent", "lockstep"])
+def test_environments_can_be_chosen_and_the_others_go_on(mode):
+    episodes = _of_agents((2, "a"), (1, "a"))
+    specs = {"a": episodes.element_spec}
+    buffer = MultiAgentReplayBuffer(specs, {"a": "a"}, BufferConfig("uniform", 90), mode=mode, batch_size=3)
+    of_other = {name: np.array([[column[0]]]) for name, column in next(iter(episodes)).items()}
+    buffer.add_sequence({"a": of_other}, streams=[0])
+    fill(buffer, episodes, streams=[2, 1], progress=False)
+    buffer.add_sequence({"a": of_other}, streams=[0])
+    assert buffer.gather_all()["a"]["observation"].to_list() == [[0, 0], [0, 1], [3]]
+    windows = buffer.as_dataset(
+        window=Window(2), single_deterministic_pass=True, policy="a" if mode[0] == "i" else None
+    )
+    found = [(items["a"] if mode == "lockstep" else items)["observation"].numpy().tolist() for items, _ in windows]
+    # What is written elsewhere ends no life in environment 0.
+    assert found == [[0, 0], [0, 1]]
+
+
+@pytest.mark.parametrize("mode", ["independent", "lockstep"])
+@pytest.mark.parametrize("shared", [False, True], ids=["table of its own", "shared tables"])
+def test_tables_of_several_environments_are_filled_as_well(mode, shared):
+    episodes = _of_agents((2, "a", "x"), (3, "b", "x"), (2, "a", "y"))
+    specs = dict.fromkeys(("a", "b"), episodes.element_spec)
+    table = TableConfig("both", episodes.element_spec, 100, sequence_length=2)
+    with contextlib.ExitStack() as stack:
+        made = table
+        if shared:
+            own = {"independent": {"both": table}} if mode == "independent" else {"lockstep": table}
+            made = stack.enter_context(ReverbAgentTables.local(specs, lambda agent: "both", **own, batch_size=2))
+        buffer = MultiAgentReplayBuffer(specs, lambda agent: "both", made, mode=mode, batch_size=2)
+        stack.enter_context(buffer)
+        report = fill(buffer, episodes, progress=False)
+        assert (report.episodes, report.frames) == (3, 7)
+        # Items are windows of two: of a's episodes one each, of b's two; of moments those of the longer one.
+        assert len(buffer) == {"independent": 4, "lockstep": 3}[mode]
+        policy = {} if mode == "lockstep" else {"policy": "both"}
+        items, info = buffer.sample(40, 2, **policy)
+        if mode == "independent":
+            found = {tuple(row) for row in items["observation"].numpy().tolist()}
+            assert found <= {(0, 1), (7, 8), (3, 4), (4, 5)}
+        else:
+            both = zip(*(items[agent]["observation"].numpy().tolist() for agent in ("a", "b")), strict=True)
+            assert {(*a, *b) for a, b in both} <= {(0, 1, 3, 4), (1, 0, 4, 5), (7, 8, 0, 0)}
+
+
 @pytest.mark.parametrize("layout", ["transition", "trajectory"])
 def test_lockstep_puts_episodes_of_one_id_side_by_side(layout):
     episodes = _of_agents((3, "a", "x"), (1, "b", "x"), (2, "b", "y"), (2, "a", "z"), (2, "b", "z"), layout=layout)
@@ -304,9 +398,8 @@ def test_agents_that_cannot_be_told_are_refused():
         fill(buffer(), _of_agents((2, "c")), progress=False)
     with pytest.raises(ValueError, match="agent 'a' comes twice in the episode of this id"):
         fill(buffer(mode="lockstep"), _of_agents((2, "a", "x"), (2, "a", "x")), progress=False)
-    with pytest.raises(ValueError, match="the buffer has 2 environments.*build it with batch_size=1"):
-        fill(buffer(batch_size=2), _of_agents((2, "a")))
-    with pytest.raises(ValueError, match="streams: the streams of a multi-agent buffer are its agents"):
-        fill(buffer(), _of_agents((2, "a")), streams=0)
+    for mode in "independent", "lockstep":
+        with pytest.raises(ValueError, match=r"streams.*2"):
+            fill(buffer(mode=mode, batch_size=2), _of_agents((2, "a")), streams=2)
     with pytest.raises(ValueError, match="priorities: in lockstep they are those of moments"):
         fill(buffer(mode="lockstep"), _of_agents((2, "a")), priorities=lambda episode: [1.0])
