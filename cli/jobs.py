@@ -159,7 +159,8 @@ def export_table(
 ) -> WriteReport:
     """Writes what a served table holds."""
     with contextlib.closing(open_served(address, table, timeout_s=timeout_s)) as buffer:
-        source = buffer_source(buffer)
+        # Beside the dataset there is room for what is scanned.
+        source = buffer_source(buffer, temporary_folder=os.path.dirname(os.path.realpath(target.folder)))
         stage.reading = True
         return write_rlds(
             source,
