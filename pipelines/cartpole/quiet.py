@@ -77,7 +77,7 @@ def without_notices() -> Iterator[None]:
         os.dup2(real, 2)
         os.close(real)
         try:
-            child.wait(timeout=5.0)
+            child.wait(timeout=60.0)
         except subprocess.TimeoutExpired:
             # Something else that was started meanwhile holds the writing end.
             child.kill()
