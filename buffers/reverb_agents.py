@@ -130,6 +130,7 @@ class ReverbAgentTables(SavedByServer):
         self._agents = tuple(agent for policy in known.policies for agent in known.agents_of(policy))
         link = open_link(names[0], server_address, local_server, timeout_s=timeout_s, log_interval_s=log_interval_s)
         self._link = link
+        link.expect_same(names)
         rules = {agent: EpisodeRule(spec, end_of_episode_fn) for agent, spec in known.specs.items()}
         self._moments = AgentMoments(known, self._batch_size, rules, has_joint=lockstep is not None)
         self._adds = AgentChecker(known, self._batch_size, cast=cast)
@@ -146,7 +147,7 @@ class ReverbAgentTables(SavedByServer):
                     made.append(reader)
                 self._readers[name] = reader
             targets = self._make_targets(found)
-            self._own = OpenWriter(self._writer_maker(targets, max_chunk_length, max_pending_items))
+            self._own = OpenWriter(self._writer_maker(targets, max_chunk_length, max_pending_items), link.check_same)
             tell_of_small_tables(self._readers.values(), max_pending_items)
             for index, reader in enumerate(self._readers.values()):
                 reader._write_through(self._own, index, _NAME)

@@ -117,6 +117,7 @@ class ReverbTableGroup(SavedByServer):
         rule = EpisodeRule(self._spec, end_of_episode_fn, final_frame)
         link = open_link(names[0], server_address, local_server, timeout_s=timeout_s, log_interval_s=log_interval_s)
         self._link = link
+        link.expect_same(names)
         kinds = {name: _check_table(link, name) for name in names}
         if any(isinstance(kind, WholeEpisodes) or kind.length > 1 for kind in kinds.values()):
             rule.expect_windows()
@@ -363,7 +364,7 @@ class ReverbTableGroup(SavedByServer):
 
         refused = {name: reader._priorities.why_refused() for name, reader in self._readers.items()}
         checks = {name: reader._priorities.check_sum for name, reader in self._readers.items()}
-        return StreamWriter(rule, columns, batch_size, make_writer, refused, checks)
+        return StreamWriter(rule, columns, batch_size, make_writer, self._link.check_same, refused, checks)
 
     def _adds_for(self, priorities: Any) -> tuple[Adds, Any]:
         """What takes priorities of this form, and the priorities in the form that it takes."""

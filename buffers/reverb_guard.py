@@ -179,7 +179,9 @@ class ServerGuard:
         return done
 
     def _fail(self) -> np.bool_:
-        raise ValueError(CLOSED) if self._closed else WaitTimeoutError(self._link.no_answer() + self._gave_up)
+        if self._closed or self._link.is_other:
+            raise ValueError(CLOSED if self._closed else self._link.is_other)
+        raise WaitTimeoutError(self._link.no_answer() + self._gave_up)
 
     def _start(self) -> np.bool_:
         with self._lock:
@@ -266,6 +268,9 @@ def _watch_server(link: ServerLink, alarm: tf.queue.FIFOQueue, timeout_s: float,
                     given_up = True
                     alarm.enqueue(True)
             continue
+        if link.is_other:
+            alarm.enqueue(True)
+            return
         look()
         if info is not None:
             link.note_age(info, asked_at)

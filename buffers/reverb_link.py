@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from .base import WaitTimeoutError
@@ -19,6 +19,7 @@ from .reverb_control import CONTROL_TABLE
 from .reverb_import import load_reverb
 from .reverb_layout import packed_signature
 from .reverb_limits import limiter_state
+from .reverb_same_tables import SameTables
 from .tables import MAX_SUFFIX, MIN_SUFFIX, SCAN_SUFFIX
 
 _logger = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class ServerLink:
         # Whether the server was started anew since datasets run.
         self.was_replaced = False
         self._nobody_in_python = threading.Condition()
+        self._same = SameTables(address, {}, [])
         tables = self.tables()
         owners = _owners_of_tables_beside(tables)
         own_names = sorted(tables.keys() - owners.keys() - {CONTROL_TABLE})
@@ -84,6 +86,7 @@ class ServerLink:
                 f"its priorities, and is not to be opened: open {owners[table]!r}."
             )
         self.first_info = tables[table]
+        self._first_tables, self._same = tables, SameTables(address, tables, [table])
         self._age_s, self._aged_at = _age_s(tables[table]), time.monotonic()
         self.table_names = tuple(sorted(tables))
         self.own_table_names = tuple(own_names)
@@ -122,7 +125,32 @@ class ServerLink:
           RuntimeError, reverb.DeadlineExceededError: the server does not answer.
         """
         # Reverb takes whole seconds, and takes 0 for ever.
-        return self.client.server_info(timeout=max(1, int(min(seconds, 2.0))))
+        tables: dict[str, Any] = self.client.server_info(timeout=max(1, int(min(seconds, 2.0))))
+        self._same.compare(tables)
+        return tables
+
+    def expect_same(self, tables: Iterable[str]) -> None:
+        """Besides the link's own table `check_same` is about these."""
+        self._same = SameTables(self.address, self._first_tables, {self.table, *tables})
+
+    @property
+    def is_other(self) -> str:
+        """How a table of this server holds something else than at first, and the way out; empty: none does."""
+        return self._same.problem
+
+    def check_same(self) -> None:
+        """Refuses a server that was started anew with something else in its tables; asks it once a second at most.
+
+        Raises:
+          ValueError: it was; the message names the fields.
+        """
+        if self._same.is_due:
+            try:
+                self.ask(1.0)
+            except (RuntimeError, load_reverb().DeadlineExceededError):
+                self._same.put_off()  # what is done next tells that it is silent
+        if self._same.problem:
+            raise ValueError(self._same.problem)
 
     def note_age(self, info: Any, asked_at: float) -> None:
         """Sees whether the server was started anew: its table's thread has run for less than it would have.

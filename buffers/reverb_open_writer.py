@@ -47,14 +47,16 @@ class OpenWriter(Generic[WriterT]):
 
     Args:
       make_writer: connects to the tables.
+      check: called before each write and after each flush; raises where the tables are others by now.
 
     Attributes:
       writer: the writer, or None before the first write and when it is closed.
       lock: held while something is written.
     """
 
-    def __init__(self, make_writer: Callable[[], WriterT]) -> None:
+    def __init__(self, make_writer: Callable[[], WriterT], check: Callable[[], None]) -> None:
         self._make_writer = make_writer
+        self._check = check
         self.writer: WriterT | None = None
         self.lock = threading.RLock()
         self._state = threading.Lock()
@@ -73,9 +75,11 @@ class OpenWriter(Generic[WriterT]):
 
         Raises:
           ValueError: it is closed, or what this thread reads keeps it from writing (`check_if_written_here`).
+          ValueError: the server's tables are others by now.
         """
         if self._closed:
             raise ValueError(CLOSED)
+        self._check()
         thread = threading.get_ident()
         if self._last_thread != thread:
             for asked_by, check in self._due:
@@ -116,6 +120,7 @@ class OpenWriter(Generic[WriterT]):
         with self.lock:
             if self.writer is not None:
                 self.writer.sender.flush()
+                self._check()
 
     def flush_for_a_read(self, timeout_s: float | None = None) -> bool:
         """As `flush`, but does not wait for what a limiter holds back until somebody draws.
@@ -157,6 +162,9 @@ class OpenWriter(Generic[WriterT]):
         Args:
           num_streams: how many there are.
           to_the_end: also wait for what a limiter holds back; without, it is lost.
+
+        Raises:
+          ValueError: the server's tables are others by now, and there was something left to write.
         """
         with self.lock:
             if self._closed:
@@ -168,6 +176,7 @@ class OpenWriter(Generic[WriterT]):
             try:
                 try:
                     if writer.has_open_tails:
+                        self._check()
                         writer.end_streams(range(num_streams))
                 finally:
                     if to_the_end:

@@ -155,7 +155,9 @@ class ItemSender:
                     return False
                 self.is_held_back = bool(blocked)
                 seconds = _LOOK_SECONDS if is_read else FIRST_LINE_SECONDS
-                why = f": {'; '.join(blocked)}" if blocked else ""
+                why = ", which does not answer" if blocked is None else ""
+                if blocked:
+                    why = f": {'; '.join(blocked)}"
                 watch.tell_or_raise(
                     f"{self.where()} at {self._link.address}: up to {self._unconfirmed} items are not confirmed by "
                     f"the server{why}; waiting"
@@ -175,11 +177,11 @@ class ItemSender:
             return False
         return True
 
-    def _blocked_tables(self) -> list[str]:
-        """What those of the tables wait for whose limiters let no insert through."""
+    def _blocked_tables(self) -> list[str] | None:
+        """What those of the tables wait for whose limiters let no insert through; None: the server does not answer."""
         try:
             infos = self._link.ask(1.0)
         except (RuntimeError, load_reverb().DeadlineExceededError):
-            return []
+            return None
         why = [limiter_state(infos[table]).why_no_insert() for table in self._tables if table in infos]
         return [text for text in why if text is not None]

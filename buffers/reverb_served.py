@@ -451,7 +451,7 @@ class ServedBuffer(SavedByServer, ReplayBuffer):
             )
 
         refused, checks = {table.name: priorities.why_refused()}, {table.name: priorities.check_sum}
-        return StreamWriter(rule, table.layout, batch_size, make_writer, refused, checks)
+        return StreamWriter(rule, table.layout, batch_size, make_writer, self._link.check_same, refused, checks)
 
     def _write_through(self, through: OpenWriter[Any], index: int, group: str) -> None:
         """From now on a group writes this table, its `index`th; what it writes is what reads confirm first."""

@@ -138,8 +138,9 @@ class ItemDrawer:
 
         Raises:
           WaitTimeoutError: the server does not answer within the link's timeout.
-          ValueError: the link's waits were ended meanwhile.
+          ValueError: the link's waits were ended meanwhile, or the server's table holds something else by now.
         """
+        self._link.check_same()
         function = self._functions.get(num)
         if function is None:
             function = tf.function(lambda: self._one_batch(num), autograph=False).get_concrete_function()

@@ -42,6 +42,7 @@ class StreamWriter:
       layout: how frames lie in columns.
       batch_size: `B`.
       make_writer: connects to the tables; called at the first write.
+      check: raises where the server's tables are others by now.
       priorities_refused: for each table by its name, in order, why it takes no priorities from outside; an empty text
         where it does.
       check_given: by table what raises where checked priorities are still none for it.
@@ -56,6 +57,7 @@ class StreamWriter:
         layout: ColumnLayout,
         batch_size: int,
         make_writer: Callable[[], ItemWriter],
+        check: Callable[[], None],
         priorities_refused: Mapping[str, str],
         check_given: Mapping[str, Callable[[Array], None]] | None = None,
     ) -> None:
@@ -64,7 +66,7 @@ class StreamWriter:
         self._batch_size = batch_size
         self._priorities_refused = dict(priorities_refused)
         self._check_given = dict(check_given or {})
-        self.own = OpenWriter(make_writer)
+        self.own = OpenWriter(make_writer, check)
         # Through what is written, and for which of its tables: this one's own, unless a group writes.
         self._through: OpenWriter[Any] = self.own
         self._index = 0
