@@ -139,7 +139,9 @@ class ServerLink:
         return self._same.problem
 
     def check_same(self) -> None:
-        """Refuses a server that was started anew with something else in its tables; asks it once a second at most.
+        """Refuses a server that was started anew with something else in its tables, or without one of them.
+
+        Asks it once a second at most.
 
         Raises:
           ValueError: it was; the message names the fields.
@@ -149,8 +151,9 @@ class ServerLink:
                 self.ask(1.0)
             except (RuntimeError, load_reverb().DeadlineExceededError):
                 self._same.put_off()  # what is done next tells that it is silent
-        if self._same.problem:
-            raise ValueError(self._same.problem)
+        told = self._same.problem or self._same.missing
+        if told:
+            raise ValueError(told)
 
     def note_age(self, info: Any, asked_at: float) -> None:
         """Sees whether the server was started anew: its table's thread has run for less than it would have.

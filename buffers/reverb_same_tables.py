@@ -29,19 +29,29 @@ class SameTables:
 
     Attributes:
       problem: what is another thing by now, and the way out; empty while all are as they were.
+      missing: which of them the server does not have now; empty while it has them.
     """
 
     def __init__(self, address: str, tables: Mapping[str, Any], own: Iterable[str]) -> None:
         self._address = address
         self._held = {name: _contents(tables[name]) for name in own if name in tables}
-        self.problem = ""
+        self.problem = self.missing = ""
         self._next_look = time.monotonic() + _LOOK_EVERY_SECONDS
 
     def compare(self, tables: Mapping[str, Any]) -> None:
-        """Looks at an answer of the server; a table that is not there is another matter."""
+        """Looks at an answer of the server."""
         self._next_look = time.monotonic() + _LOOK_EVERY_SECONDS
         if self.problem:
             return
+        gone = [name for name in self._held if name not in tables]
+        self.missing = (
+            ""
+            if not gone
+            else (
+                f"server {self._address} was started anew, and has no table {gone[0]!r} any more; it has "
+                f"{', '.join(map(repr, sorted(tables))) or 'none'}. Start it with that table, or build a new buffer."
+            )
+        )
         for name, held in self._held.items():
             now = held if name not in tables else _contents(tables[name])
             if now != held:

@@ -95,6 +95,12 @@ def test_a_group_is_told(restarted):
     until_refused(lambda: group.add_batch({"x": np.ones([1, 2]), "y": np.zeros(1, np.int64)}), FIELDS)
 
 
+def test_a_server_that_comes_back_without_the_table_tells_which_it_has(restarted):
+    buffer = restarted(buffer_at, TableConfig("other", BEFORE, 10, sequence_length=2))
+    for call in (buffer.flush, lambda: buffer.add_sequence(frames(3)), lambda: buffer.sample(4)):
+        until_refused(call, r"has no table 'replay' any more; it has 'other'(, 'other__scan')?\. Start it with that")
+
+
 def test_a_server_that_comes_back_with_the_same_table_is_gone_on_with():
     with ReplayServer([table()]) as server:
         port = server.port
