@@ -6,7 +6,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NoReturn
 
 import tensorflow as tf
 
@@ -147,6 +147,17 @@ class Restorable(tf.train.experimental.PythonState):
           ValueError: `state` is no such dict, or as `restore`.
         """
         return saving.set_state(self, state, on_mismatch)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuses: memory, locks and threads belong to a process.
+
+        Raises:
+          TypeError: always.
+        """
+        raise TypeError(
+            f"a {type(self).__name__} cannot be pickled or copied: build one with the same arguments, and hand over "
+            "what it holds by get_state() and set_state(), or by save() and restore(); of a served one give the address."
+        )
 
     def mark_step(self, step: int) -> None:
         """Remembers how far the buffer is at this step of the training, so that `restore(cut_back=True)` can go back.
