@@ -156,7 +156,7 @@ class Restorable(tf.train.experimental.PythonState):
         """
         raise TypeError(
             f"a {type(self).__name__} cannot be pickled or copied: build one with the same arguments, and hand over "
-            "what it holds by get_state() and set_state(), or by save() and restore(); of a served one give the address."
+            "what it holds by get_state() and set_state(), or by save() and restore(); of a served one, its address."
         )
 
     def mark_step(self, step: int) -> None:
