@@ -510,9 +510,11 @@ def test_a_state_that_lacks_a_part_changes_nothing(target):
         except ValueError:
             assert everything(target) == before, path
             continue
-        # No part of what is held: moments to go back to, settings that are None, and in which order draws are made.
+        # No part of what is held: moments to go back to, settings that are None, a warning that is due, and in which
+        # order draws are made.
         assert path in {
             ("marks",),
+            ("values", "loose_flag"),
             ("settings", "eligible_fn"),
             ("settings", "end_of_episode_fn"),
             ("arrays", "window 0 order"),
