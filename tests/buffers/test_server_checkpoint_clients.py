@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -136,7 +137,10 @@ def test_an_iterator_that_reads_from_a_server_that_is_gone_in_its_own_process_sa
         buffer.checkpoint()
         dataset = buffer.as_dataset(2)
         iterator = iter(dataset)
-        next(iterator)
+        # That a server is another one is told by how long it has run: the first one must have, for a while.
+        began = time.monotonic()
+        while time.monotonic() - began < 1.5:
+            next(iterator)
         server.stop()
         with ReplayServer([TABLE], server.port, checkpoint_dir=tmp_path):
             with pytest.raises(tf.errors.InvalidArgumentError, match=f"{told}; gave up after 2 s. {advice}"):
