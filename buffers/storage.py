@@ -126,7 +126,8 @@ class FrameStorage:
                 continue
             parts = records.view(group.parts)[..., 0]
             for index, name in zip(group.fields, group.parts.names or (), strict=True):
-                leaves[index] = np.ascontiguousarray(parts[name]).view(np.uint8).reshape(len(records), -1)
+                # A copy in any case: the part of a single row is contiguous as it is, and would show later writes.
+                leaves[index] = parts[name].copy().view(np.uint8).reshape(len(records), -1)
         return leaves
 
     def write_raw(self, rows: slice | Array, leaves: Sequence[Array]) -> None:
