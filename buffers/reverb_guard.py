@@ -269,7 +269,8 @@ def _watch_server(link: ServerLink, alarm: tf.queue.FIFOQueue, timeout_s: float,
                     alarm.enqueue(True)
             continue
         if link.is_other:
-            alarm.enqueue(True)
+            if not given_up:  # the queue has room for one
+                alarm.enqueue(True)
             return
         look()
         if info is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -88,6 +89,31 @@ def test_a_dataset_ends_in_what_differs(restarted):
     with pytest.raises(tf.errors.InvalidArgumentError, match=FIELDS):
         while time.monotonic() < deadline:
             next(rows)
+
+
+def test_a_dataset_is_told_also_when_it_had_given_the_server_up():
+    """It closes in time, too: the one place for an alarm is taken by then."""
+    with ReplayServer([table()]) as server:
+        port = server.port
+        buffer = ReverbReplayBuffer(BEFORE, "replay", 2, server_address=f"localhost:{port}", timeout_s=1.0)
+        buffer.add_sequence(frames(30))
+        buffer.flush()
+        rows = iter(buffer.as_dataset(4))
+        next(rows)
+    deadline = time.monotonic() + 120
+    with pytest.raises(tf.errors.InvalidArgumentError, match="does not answer"):
+        while time.monotonic() < deadline:
+            next(rows)
+    with ReplayServer([table(AFTER)], port):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=FIELDS):
+            while time.monotonic() < deadline:
+                with contextlib.suppress(tf.errors.UnavailableError):
+                    try:
+                        next(rows)
+                    except tf.errors.InvalidArgumentError as error:
+                        if "does not answer" not in str(error):
+                            raise
+        buffer.close()
 
 
 def test_a_group_is_told(restarted):
